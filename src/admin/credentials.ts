@@ -1,6 +1,7 @@
 /** Changes the credentials of a device: the old ones stop working on every worker and host, the new ones start. */
 
 import { entityNotFound, type Principal, requireCustomerOf, requireTenant } from '../auth/roles.ts';
+import { checkVersion } from '../base/check-version.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, badRequest } from '../base/errors.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
@@ -13,7 +14,7 @@ import {
   findOwnedCredentials,
   updateCredentials,
 } from '../device/sql/credentials-store.ts';
-import { checkVersion, lockDevice } from '../device/sql/store.ts';
+import { lockDevice } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { type CheckAgain, choosing, type TakenNames } from './taken-names.ts';
 

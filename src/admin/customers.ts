@@ -1,13 +1,14 @@
 /** Customers of a tenant, and the assignment of devices to customers. */
 
 import { entityNotFound } from '../auth/roles.ts';
+import { checkVersion } from '../base/check-version.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid, isUuid } from '../base/uuid.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { checkDocument, type DeviceInfo } from '../device/model/device.ts';
 import type { LoggedChange } from '../device/sql/credential-log-store.ts';
-import { checkVersion, findDevice, holdCustomer, lockDevice } from '../device/sql/store.ts';
+import { findDevice, holdCustomer, lockDevice } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { forgetClaims } from './claim-store.ts';
 import { rotateToken } from './credentials.ts';

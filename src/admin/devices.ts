@@ -4,6 +4,7 @@
  */
 
 import { entityNotFound, requireCustomerOf, type TenantPrincipal } from '../auth/roles.ts';
+import { checkVersion } from '../base/check-version.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { isObject } from '../base/schema.ts';
@@ -22,7 +23,6 @@ import {
 import { insertCredentialChanges, type LoggedChange } from '../device/sql/credential-log-store.ts';
 import { areOthersCredentials, findCredentials, insertCredentials } from '../device/sql/credentials-store.ts';
 import {
-  checkVersion,
   deleteDeviceRow,
   holdCustomer,
   insertDevice,

@@ -3,6 +3,7 @@
  * and the transactions. `profile-input.ts` checks the values, `profile-choice.ts` chooses the profile of a device.
  */
 import { entityNotFound } from '../auth/roles.ts';
+import { checkVersion } from '../base/check-version.ts';
 import type { Clock } from '../base/clock.ts';
 import { assert, badRequest, type Fault } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
@@ -17,7 +18,6 @@ import {
   moveDefaultProfile,
   updateFullProfile,
 } from '../device/sql/profile-store.ts';
-import { checkVersion } from '../device/sql/store.ts';
 import { checkAssignable, profileAssigned } from '../ota/assignment.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { isForeignKeyViolation } from '../postgres/postgres-error.ts';

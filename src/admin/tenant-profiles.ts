@@ -5,11 +5,11 @@
 import { configurationFault, readLimits } from '../auth/profile-limits.ts';
 import { entityNotFound } from '../auth/roles.ts';
 import { raiseLimitsVersion } from '../auth/tenant-limits-store.ts';
+import { checkVersion } from '../base/check-version.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
 import { checkDocument, checkText } from '../device/model/device.ts';
-import { checkVersion } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { isForeignKeyViolation } from '../postgres/postgres-error.ts';
 import {

@@ -3,12 +3,12 @@
 import { isLimiting, readLimits } from '../auth/profile-limits.ts';
 import { entityNotFound } from '../auth/roles.ts';
 import { raiseLimitsVersion } from '../auth/tenant-limits-store.ts';
+import { checkVersion } from '../base/check-version.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid } from '../base/uuid.ts';
 import type { CredentialChanges } from '../device/credential-changes.ts';
 import { checkDocument, checkText, defaultProfileName } from '../device/model/device.ts';
-import { checkVersion } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { type ContactInput, checkedContact, checkTitle, type Tenant } from './customer.ts';
 import { findOrCreateProfile } from './profile-choice.ts';

@@ -20,12 +20,13 @@ import {
   updateUser,
 } from '../auth/store.ts';
 import type { Activation, User, UserAccount } from '../auth/user.ts';
+import { checkVersion } from '../base/check-version.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { createUuid } from '../base/uuid.ts';
 import { checkDocument, checkText } from '../device/model/device.ts';
-import { checkVersion, holdCustomer } from '../device/sql/store.ts';
+import { holdCustomer } from '../device/sql/store.ts';
 import type { Postgres, Queries } from '../postgres/client.ts';
 import { checkEmail } from './customer.ts';
 import { admitUser, type LimitsOf } from './entity-limits.ts';

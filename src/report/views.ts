@@ -1,9 +1,9 @@
 /** Saving, reading and deleting views (docs/rest.md#reports). */
 import { entityNotFound, type TenantPrincipal } from '../auth/roles.ts';
+import { checkVersion } from '../base/check-version.ts';
 import type { Clock } from '../base/clock.ts';
 import { badRequest } from '../base/errors.ts';
 import { createUuid, nullUuid } from '../base/uuid.ts';
-import { checkVersion } from '../device/sql/store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { checkViewName, type ViewInput } from './decode-view.ts';
 import { keepAttributes } from './kept-attribute-store.ts';

@@ -54,7 +54,7 @@ export function sorted(source: string, { column, groups }: Sort, link: PageLink,
 /** Reads a part of a list in the order of an index. */
 export function ordered(sort: Sort, where: string[], slice: Slice): Keys {
   const select = sliceOf('device d', sort, where, slice, keyOf(sort));
-  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: joinOf(sort) };
+  return { select: `${bitsOf(where)} ${select}`, on: joinOf(sort) };
 }
 
 /** The index in the order of names has no ids. */
@@ -79,7 +79,7 @@ export function orderedByActivity(where: string[], active: number, inactive: num
 export function orderedAmongFirst(sort: Sort, where: string[], slice: Slice, firstMax: number): Keys {
   const first = `(select * from device d where d.tenant_id = $1 ${orderBy(sort, slice)} limit ${firstMax}) as d`;
   const select = sliceOf(first, sort, where, slice, keyOf(sort));
-  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: joinOf(sort) };
+  return { select: `${bitsOf(where)} ${select}`, on: joinOf(sort) };
 }
 
 /**
@@ -99,8 +99,8 @@ export function throughGroups(
     order by d.id ${direction} limit ${firstMax})`;
   const arms = [arm(`d.${groupColumn(sort)} = g.id`)];
   if (sort.groups === 'customer') arms.push(arm('g.id is null', 'd.customer_id is null'));
-  const bits = usesBits([...inside, ...where]) ? `${withBits},` : 'with';
-  const select = `${bits} groups as (${groups}),
+  const beginning = withFor([...inside, ...where]);
+  const select = `${beginning} groups as (${groups}),
     placed as (select id from groups order by title ${direction}, id ${direction})
     select d.id as key from (
       select ${columns} from placed g cross join lateral (${arms.join(' union all ')}) as d limit ${firstMax}) as d
@@ -112,7 +112,7 @@ export function throughGroups(
 export function orderedBySorting(sort: Sort, where: string[], slice: Slice): Keys {
   const found = `(select d.id, ${sort.column} from device d where ${where.join(' and ')} offset 0) as d`;
   const select = sliceOf(found, sort, ['true'], slice);
-  return { select: `${usesBits(where) ? withBits : ''} ${select}`, on: 'd.id = page.key' };
+  return { select: `${bitsOf(where)} ${select}`, on: 'd.id = page.key' };
 }
 
 /** A part of a list, counted from the nearer end. */
@@ -175,8 +175,8 @@ export function walked(sort: Sort, where: string[], groups: string, link: PageLi
     ];
   }
   const direction = isDown ? 'desc' : 'asc';
-  const bits = usesBits(where) ? `${withBits},` : 'with';
-  const select = `${bits} groups as (${groups}),
+  const beginning = withFor(where);
+  const select = `${beginning} groups as (${groups}),
     placed as (select *, sum(count) over (order by title ${direction}, id ${direction}) - count as before from groups),
     slice as (
       select id, title, count, greatest(${offset} - before, 0)::bigint as skip,
@@ -212,13 +212,13 @@ export interface Group {
 
 /** Returns a select of the groups of an order among the devices that have the conditions. */
 export function countedGroups(sort: Sort, where: string[]): string {
-  return `${usesBits(where) ? withBits : ''}
+  return `${bitsOf(where)}
     select d.${groupColumn(sort)} as id, count(*) as count from device d where ${where.join(' and ')} group by 1`;
 }
 
 /** Returns a select of the number of devices that have the conditions. */
 export function countedAll(where: string[]): string {
-  return `${usesBits(where) ? withBits : ''} select count(*) as count from device d where ${where.join(' and ')}`;
+  return `${bitsOf(where)} select count(*) as count from device d where ${where.join(' and ')}`;
 }
 
 /** The members of a device by which a list is walked. */
@@ -241,7 +241,7 @@ export function countedAfter(
   const counted = (condition: string) =>
     `(select count(*) from device d where ${where.join(' and ')} and ${condition})`;
   const parts = last ? restOf(walk, link, last, (value, type) => `$${values.push(value)}::${type}`) : ['true'];
-  return `${usesBits(where) ? withBits : ''} select ${parts.map(counted).join(' + ')} as count`;
+  return `${bitsOf(where)} select ${parts.map(counted).join(' + ')} as count`;
 }
 
 /** Returns conditions of which each device after `last` has exactly one. No label comes after every label. */
@@ -291,7 +291,17 @@ function titleJoin({ groups }: Sort): string {
   return `left join ${groups === 'profile' ? 'device_profile' : 'customer'} t on t.id = g.id`;
 }
 
-/** True when a statement with the conditions needs `withBits`. */
-export function usesBits(where: string[]): boolean {
-  return where.some((condition) => condition.includes(activeBit));
+/** True when a statement of these parts needs `withBits`. */
+function usesBits(parts: string[]): boolean {
+  return parts.some((part) => part.includes(activeBit));
+}
+
+/** Returns the beginning of a statement of these parts. */
+function bitsOf(parts: string[]): string {
+  return usesBits(parts) ? withBits : '';
+}
+
+/** Returns the beginning of a statement of these parts that has further tables in its `with`. */
+export function withFor(parts: string[]): string {
+  return usesBits(parts) ? `${withBits},` : 'with';
 }

@@ -45,10 +45,10 @@ import {
   sorted,
   sorts,
   throughGroups,
-  usesBits,
   type Walked,
   walked,
   walkedColumns,
+  withFor,
 } from './list-order-store.ts';
 
 /** A list of so many devices is sorted as a whole, whatever the order. */
@@ -63,8 +63,6 @@ interface Reading {
   reads: { columns: string; documents?: typeof documents };
   sortedMax: number;
 }
-
-type Listed = Walked;
 
 /** Tests have a smaller `sortedMax`. Throws 400 for a page whose documents together are too long. */
 export async function listDevices(
@@ -91,7 +89,7 @@ async function list(
   link: PageLink,
   reads: Reading['reads'],
   sortedMax: number,
-): Promise<Page<Listed>> {
+): Promise<Page<Walked>> {
   const sort = sorts.get(link.sortProperty);
   if (!sort) throw wrongSort(link, sorts.keys());
   return await postgres.snapshot(async (queries) => {
@@ -103,7 +101,7 @@ async function list(
   });
 }
 
-async function read(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+async function read(queries: Queries, reading: Reading): Promise<Page<Walked>> {
   const { resolved } = reading;
   if (hasKeptTotal(resolved)) {
     return resolved.active === undefined ? await listKept(queries, reading) : await listActive(queries, reading);
@@ -161,7 +159,7 @@ export async function countDevices(queries: Queries, tenantId: string): Promise<
   return row!.count;
 }
 
-async function listKept(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+async function listKept(queries: Queries, reading: Reading): Promise<Page<Walked>> {
   const { resolved, sort, link, sortedMax } = reading;
   const { where: owners, values } = ownerConditions(resolved);
   const { where } = conditionsOf(resolved);
@@ -186,7 +184,7 @@ async function listKept(queries: Queries, reading: Reading): Promise<Page<Listed
 }
 
 /** Lists the active devices of a tenant, or the other ones. */
-async function listActive(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+async function listActive(queries: Queries, reading: Reading): Promise<Page<Walked>> {
   const { resolved, sort, link, sortedMax } = reading;
   const { active, inactive } = await countByActivity(queries, resolved.tenantId);
   const total = resolved.active ? active : inactive;
@@ -202,7 +200,7 @@ async function listActive(queries: Queries, reading: Reading): Promise<Page<List
 }
 
 /** Lists devices in the order of `active`. */
-async function listByActivity(queries: Queries, reading: Reading, counts: ActivityCounts): Promise<Page<Listed>> {
+async function listByActivity(queries: Queries, reading: Reading, counts: ActivityCounts): Promise<Page<Walked>> {
   const { resolved, link } = reading;
   const { where, values } = conditionsOf(resolved);
   const { active, inactive } = counts;
@@ -251,7 +249,7 @@ async function countEach(queries: Queries, resolved: ResolvedFilter): Promise<Ac
 const notCounted = Number.MAX_SAFE_INTEGER;
 
 /** Lists more than `sortedMax` devices, of which the page is not near the start. */
-async function listMany(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+async function listMany(queries: Queries, reading: Reading): Promise<Page<Walked>> {
   const { resolved, sort, link } = reading;
   if (isWalk(reading)) return await listWalked(queries, reading);
   if (sort.groups === 'activity') {
@@ -266,7 +264,7 @@ async function listMany(queries: Queries, reading: Reading): Promise<Page<Listed
  * Lists a full page that is near the start of its order, and counts the devices. Returns undefined when the page is not
  * near, or not full.
  */
-async function listNear(queries: Queries, reading: Reading): Promise<Page<Listed> | undefined> {
+async function listNear(queries: Queries, reading: Reading): Promise<Page<Walked> | undefined> {
   const { resolved, link } = reading;
   const data = await readNear(queries, reading, sliceAt(link, notCounted));
   if (data?.length !== link.pageSize) return undefined;
@@ -280,7 +278,7 @@ async function countMatches(queries: Queries, resolved: ResolvedFilter): Promise
 }
 
 /** Reads the index of the order once: up to the end of the page, and then the rest of it, to count. */
-async function listWalked(queries: Queries, reading: Reading): Promise<Page<Listed>> {
+async function listWalked(queries: Queries, reading: Reading): Promise<Page<Walked>> {
   const { resolved, sort, link } = reading;
   const data = await readOrdered(queries, reading, notCounted);
   const known = totalOfLast(data, link);
@@ -298,7 +296,7 @@ async function readGroups(queries: Queries, { resolved, sort }: Reading): Promis
 }
 
 /** Reads a page of a list in an order by `groups`. */
-async function listGroups(queries: Queries, reading: Reading, groups: Group[]): Promise<Page<Listed>> {
+async function listGroups(queries: Queries, reading: Reading, groups: Group[]): Promise<Page<Walked>> {
   const { resolved, sort, link } = reading;
   const { where, values } = conditionsOf(resolved);
   const keys = walked(sort, where, givenGroups(sort, groups, values), link, 'any');
@@ -310,7 +308,7 @@ async function listGroups(queries: Queries, reading: Reading, groups: Group[]): 
  * Reads the page of a list of `total` devices in the order of an index when its devices are near one end of the index:
  * a row that an index leads to costs ten times a row of a sort. Else all devices of the list are sorted.
  */
-async function readOrdered(queries: Queries, reading: Reading, total: number): Promise<Listed[]> {
+async function readOrdered(queries: Queries, reading: Reading, total: number): Promise<Walked[]> {
   const { resolved, sort, link } = reading;
   const { where, values } = conditionsOf(resolved);
   const slice = sliceAt(link, total);
@@ -327,7 +325,7 @@ async function readOrdered(queries: Queries, reading: Reading, total: number): P
  * Reads the devices of a slice that are among the first of the tenant in the order of an index; undefined when the
  * slice is far from the end of the index.
  */
-async function readNear(queries: Queries, reading: Reading, slice: Slice): Promise<Listed[] | undefined> {
+async function readNear(queries: Queries, reading: Reading, slice: Slice): Promise<Walked[] | undefined> {
   const { resolved, sort, sortedMax } = reading;
   if (slice.skip > sortedMax || sort.groups === 'activity') return undefined;
   const firstMax = Math.ceil(Math.min(3 * sortedMax, Math.max(sortedMax / 5, 8 * (slice.skip + slice.take))));
@@ -342,7 +340,7 @@ async function readNear(queries: Queries, reading: Reading, slice: Slice): Promi
 const sampledPercent = 0.5;
 
 /** Returns undefined when the list has more than `sortedMax` devices. */
-async function readFew(queries: Queries, reading: Reading): Promise<Page<Listed> | undefined> {
+async function readFew(queries: Queries, reading: Reading): Promise<Page<Walked> | undefined> {
   const { resolved, sort, link, sortedMax } = reading;
   const { where, values } = conditionsOf(resolved, 'letters');
   const own = ['d.name', 'd.label', 'd.created_time'].filter((column) => column === sort.column);
@@ -359,21 +357,21 @@ async function readFew(queries: Queries, reading: Reading): Promise<Page<Listed>
   const isMany = isSampled
     ? `(select count(*) * ${100 / sampledPercent} > ${(isAll ? 1 : 2) * sortedMax} ${sampled})`
     : 'false';
-  const few = `${sort.groups === 'activity' || usesBits(where) ? `${withBits},` : 'with'}
+  const page = sorted(source, sort, link, `(select count from total) <= ${sortedMax}`);
+  const few = `${withFor([...where, page])}
     guess as materialized (select ${isMany} as "isMany"),
     found as materialized (
       select ${columns.join(', ')} from device d where ${where.join(' and ')} and not (select "isMany" from guess)
        limit ${sortedMax + 1}),
     total as (select count(*) as count from found)
-    select "isMany", count, array(${sorted(source, sort, link, `(select count from total) <= ${sortedMax}`)}) as ids
-      from total, guess`;
+    select "isMany", count, array(${page}) as ids from total, guess`;
   const [row] = await queries.query<{ isMany: boolean; count: number; ids: string[] }>(few, values);
   const { isMany: isGuessed, count, ids } = row!;
   if (isGuessed || count > sortedMax) return undefined;
   return pageOf(await readIds(queries, ids, reading), count, link);
 }
 
-async function readIds(queries: Queries, ids: string[], reading: Reading): Promise<Listed[]> {
+async function readIds(queries: Queries, ids: string[], reading: Reading): Promise<Walked[]> {
   if (ids.length === 0) return [];
   return await readRows(queries, { select: 'select unnest($1::uuid[]) as key', on: 'd.id = page.key' }, [ids], reading);
 }
@@ -383,11 +381,11 @@ async function readRows(
   keys: Keys,
   values: Conditions['values'],
   { sort, link, reads }: Reading,
-): Promise<Listed[]> {
+): Promise<Walked[]> {
   const device = `from (${keys.select}) as page join device d on ${keys.on}`;
   if (reads.documents && link.pageSize * reads.documents.rowBytesMax > limits.pageBytesMax) {
     await checkBytes(queries, reads.documents.columns, device, values);
   }
   const order = orderOf(sort.column, link);
-  return await queries.query<Listed>(`select ${reads.columns} ${device} ${infoJoins} order by ${order}`, values);
+  return await queries.query<Walked>(`select ${reads.columns} ${device} ${infoJoins} order by ${order}`, values);
 }

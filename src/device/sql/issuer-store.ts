@@ -1,5 +1,5 @@
 /** SQL of the certificate issuers that profiles accept, and of the proofs that tenants hold the issuers' keys. */
-import { badRequest } from '../../base/errors.ts';
+import { badRequest, type Fault } from '../../base/errors.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { type Page, type PageLink, readPage } from '../../postgres/page.ts';
 import { isUniqueViolation } from '../../postgres/postgres-error.ts';
@@ -94,8 +94,12 @@ export async function markProven(queries: Queries, profileId: string): Promise<v
     await queries.query('update device_profile set issuer_state = 2 where id = $1', [profileId]);
   } catch (error) {
     if (!isUniqueViolation(error, 'device_profile_issuer_proven_unique')) throw error;
-    throw badRequest('issuer_proven', 'Another tenant has proven that it holds the key of this issuer.');
+    throw issuerProven();
   }
+}
+
+export function issuerProven(): Fault {
+  return badRequest('issuer_proven', 'Another tenant has proven that it holds the key of this issuer.');
 }
 
 /** An issuer as administrators of its tenant see it. */

@@ -5,6 +5,7 @@ import type { Queries } from '../../postgres/client.ts';
 import { contains, containsPattern, type Page, type PageLink, readByIds, readPage } from '../../postgres/page.ts';
 import { isUniqueViolation } from '../../postgres/postgres-error.ts';
 import type { FullProfile } from '../model/device.ts';
+import { issuerProven } from './issuer-store.ts';
 
 const columns = `p.id, p.created_time as "createdTime", p.tenant_id as "tenantId", p.name, p.description, p.image,
   p.is_default as "isDefault", p.transport_type as "transportType", p.provision_type as "provisionType",
@@ -167,7 +168,7 @@ function asConflict(error: unknown): unknown {
     return badRequest('provision_key_taken', 'Another device profile has the certificate of this issuer already.');
   }
   if (isUniqueViolation(error, 'device_profile_issuer_proven_unique')) {
-    return badRequest('issuer_proven', 'Another tenant has proven that it holds the key of this issuer.');
+    return issuerProven();
   }
   if (isUniqueViolation(error, 'device_profile_default_unique')) {
     return badRequest('profile_default', 'Another default device profile is present in scope of current tenant!');

@@ -3,7 +3,7 @@
  * transaction; none checks rights. A statement that changes an answer of `lookUpTokens` must be followed by
  * `insertCredentialChanges` in the same transaction.
  */
-import { badRequest, Fault } from '../../base/errors.ts';
+import { badRequest } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { readByIds } from '../../postgres/page.ts';
@@ -183,11 +183,6 @@ export async function lockDevice(queries: Queries, tenantId: string, id: string)
 export async function deleteDeviceRow(queries: Queries, id: string): Promise<void> {
   await queries.query('delete from device_credentials where device_id = $1', [id]);
   await queries.query('delete from device where id = $1', [id]);
-}
-
-export function checkVersion(entity: string, stored: number, given: number | null | undefined): void {
-  if (given === undefined || given === null || given === stored) return;
-  throw new Fault('version', `${entity} was already changed by someone else`);
 }
 
 /**
