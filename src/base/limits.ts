@@ -140,7 +140,7 @@ export const limits = {
   sessionChangesMax: 50_000,
   /** Stamp of a session, in microseconds since 1970: up to the year 2112, and half of what a double holds exactly. */
   sessionStampMax: 2 ** 52,
-  /** Longest time of a login. */
+  /** Longest time from the lookup of a login to its session: for this time a change of the device is remembered. */
   loginMsMax: 10_000,
   /** Sessions that one query compares with the store. */
   sessionChecksBatchMax: 1_000,
