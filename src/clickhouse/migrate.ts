@@ -10,6 +10,7 @@ import type { ClickHouseSettings } from '@clickhouse/client';
 import { StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type ClickHouse, ClickHouseError } from './client.ts';
+import { localTable } from './local-tables.ts';
 
 /** Names that the statements of a migration contain. */
 interface SchemaNames {
@@ -229,7 +230,7 @@ function isMissing(error: unknown): boolean {
  */
 async function removeTimeToLive(clickhouse: ClickHouse, deps: MigrateDeps): Promise<void> {
   const { database, cluster, log } = deps;
-  const name = cluster === '' ? 'telemetry' : 'telemetry_local';
+  const name = localTable('telemetry', cluster);
   const [table] = await clickhouse.rows<{ sql: string }>(
     'SELECT create_table_query AS sql FROM system.tables WHERE database = {database:String} AND name = {name:String}',
     { database, name },

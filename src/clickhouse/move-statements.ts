@@ -1,4 +1,5 @@
 /** Statements that copy the telemetry of some buckets to another shard, and delete what moved. */
+import { localTables } from './local-tables.ts';
 import { bucketCount } from './shards.ts';
 
 const ofBuckets = `device % ${bucketCount} IN {buckets:Array(UInt64)}`;
@@ -29,6 +30,5 @@ export function insertMoved(table: MovedTable): string {
 
 /** Deletes rows that are there now. Rows that are inserted later stay. */
 export function deleteBuckets(table: MovedTable, cluster: string, buckets: readonly number[]): string {
-  const holder = cluster === '' ? table : `${table}_local ON CLUSTER '${cluster}'`;
-  return `ALTER TABLE ${holder} DELETE WHERE device % ${bucketCount} IN (${buckets.join(', ')})`;
+  return `ALTER TABLE ${localTables(table, cluster)} DELETE WHERE device % ${bucketCount} IN (${buckets.join(', ')})`;
 }

@@ -1,5 +1,6 @@
 /** The statements of retention. A day is a partition of `telemetry`; rows outside 2020 to 2039 share partition 0. */
 import { daysEndMs, firstDayMs } from './day-partitions.ts';
+import { localTable, localTables } from './local-tables.ts';
 
 const others = `(ts < ${firstDayMs} OR ts >= ${daysEndMs})`;
 /** The partition of a row, computed as in the definition of the table. */
@@ -15,7 +16,7 @@ export interface ExpiringDays {
 export const insertExpiringDevices = 'INSERT INTO expiring_devices (round, days, device) FORMAT JSONEachRow';
 
 export function forgetExpiringDevicesStatement(cluster: string): string {
-  return `TRUNCATE TABLE ${holder('expiring_devices', cluster)}`;
+  return `TRUNCATE TABLE ${localTables('expiring_devices', cluster)}`;
 }
 
 /**
@@ -58,9 +59,9 @@ export function dropPartsStatement(parts: string[]): string {
  * points that an ended point has replaced go with it: they would show again otherwise.
  */
 export function deleteExpiredOfDaysStatement(cluster: string, expiring: ExpiringDays[], days: number[]): string {
-  const rows = expiredOf(expiring, local('expiring_devices', cluster));
+  const rows = expiredOf(expiring, localTable('expiring_devices', cluster));
   const each = days.map((day) => `DELETE IN PARTITION ${day} WHERE ${rows} OR ${replacedByEnded(day, cluster)}`);
-  return `ALTER TABLE ${holder('telemetry', cluster)} ${each.join(', ')}`;
+  return `ALTER TABLE ${localTables('telemetry', cluster)} ${each.join(', ')}`;
 }
 
 /**
@@ -71,7 +72,7 @@ export function deleteExpiredOfDaysStatement(cluster: string, expiring: Expiring
 function replacedByEnded(day: number, cluster: string): string {
   const key = 'device, key, ts, seq, origin';
   return `(${key}) IN (
-    SELECT ${key} FROM ${local('telemetry', cluster)} WHERE _partition_id = '${day}' GROUP BY ${key}
+    SELECT ${key} FROM ${localTable('telemetry', cluster)} WHERE _partition_id = '${day}' GROUP BY ${key}
     HAVING count() > 1 AND argMax(${timeToLiveEnded}, (version, _part_offset))
     SETTINGS optimize_aggregation_in_order = 1)`;
 }
@@ -81,8 +82,8 @@ export function countExpiredLatestQuery(expiring: ExpiringDays[]): string {
 }
 
 export function deleteExpiredLatestOfStatement(cluster: string, expiring: ExpiringDays[]): string {
-  const rows = expiredByDays(expiring, 'IN', local('expiring_devices', cluster)).join(' OR ');
-  return `ALTER TABLE ${holder('latest', cluster)} DELETE WHERE ${rows}`;
+  const rows = expiredByDays(expiring, 'IN', localTable('expiring_devices', cluster)).join(' OR ');
+  return `ALTER TABLE ${localTables('latest', cluster)} DELETE WHERE ${rows}`;
 }
 
 /** Returns the condition of rows that have expired by the days of their profile, or by a time to live of their own. */
@@ -102,36 +103,28 @@ function expiredByDays(expiring: ExpiringDays[], within: 'IN' | 'GLOBAL IN', dev
 export function storedDaysQuery(cluster: string): string {
   const parts = cluster === '' ? 'system.parts' : `clusterAllReplicas('${cluster}', system.parts)`;
   return `SELECT DISTINCT toUInt32(partition) AS day FROM ${parts}
-    WHERE database = currentDatabase() AND table = '${local('telemetry', cluster)}' AND active AND partition != '0'
+    WHERE database = currentDatabase() AND table = '${localTable('telemetry', cluster)}' AND active AND partition != '0'
     ORDER BY day`;
 }
 
 export function dropDaysStatement(cluster: string, days: number[]): string {
-  return `ALTER TABLE ${holder('telemetry', cluster)} ${days.map((day) => `DROP PARTITION ${day}`).join(', ')}`;
+  return `ALTER TABLE ${localTables('telemetry', cluster)} ${days.map((day) => `DROP PARTITION ${day}`).join(', ')}`;
 }
 
 export const expiredLatestQuery = 'SELECT count() AS count FROM latest WHERE ts < {limit:Int64}';
 
 export function deleteExpiredLatestStatement(cluster: string): string {
-  return `DELETE FROM ${holder('latest', cluster)} WHERE ts < {limit:Int64}`;
+  return `DELETE FROM ${localTables('latest', cluster)} WHERE ts < {limit:Int64}`;
 }
 
 export const expiredOthersQuery = `SELECT count() AS count FROM telemetry WHERE ${others} AND ts < {limit:Int64}`;
 
 /** Does not use a lightweight delete, whose rows would stay on the disk. */
 export function deleteExpiredOthersStatement(cluster: string): string {
-  return `ALTER TABLE ${holder('telemetry', cluster)} DELETE IN PARTITION 0 WHERE ts < {limit:Int64}`;
+  return `ALTER TABLE ${localTables('telemetry', cluster)} DELETE IN PARTITION 0 WHERE ts < {limit:Int64}`;
 }
 
 /** Returns the first moment after a day, given as a number (20261121). */
 export function endOfDay(day: number): number {
   return Date.UTC(Math.floor(day / 10_000), (Math.floor(day / 100) % 100) - 1, (day % 100) + 1);
-}
-
-function local(table: string, cluster: string): string {
-  return cluster === '' ? table : `${table}_local`;
-}
-
-function holder(table: string, cluster: string): string {
-  return local(table, cluster) + (cluster === '' ? '' : ` ON CLUSTER '${cluster}'`);
 }
