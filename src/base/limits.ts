@@ -441,8 +441,12 @@ export const limits = {
   credentialChangesKeptMs: 24 * 3_600_000,
   /** Time for which one turn of long work may hold the event loop. */
   loopTurnMs: 4,
-  /** Declared size up to which a body that is too large is received and dropped: its sender then reads the answer. */
+  /** Declared size of the body of a refused request up to which the answer waits for the end of the body. */
   skippedBodyBytesMax: 8 * 1024 * 1024,
+  /** Time for which the answer to a refused request waits for the end of the body. */
+  skippedBodyWaitMs: 1_000,
+  /** Time after the answer to a refused request for which the rest of the body is received and dropped. */
+  skippedBodyMsMax: 30_000,
   /** Body of a REST request, which is read in one turn of the loop. */
   apiBodyBytesMax: 1024 * 1024,
   /** Bytes of a REST body above which its parts are counted before it is parsed. */

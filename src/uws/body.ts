@@ -5,10 +5,10 @@
  */
 import { type BudgetOwner, ByteBudget, Held } from '../base/byte-budget.ts';
 import { asFault, type Fault, tooLarge, unavailable } from '../base/errors.ts';
-import { limits } from '../base/limits.ts';
 import { networkOf } from '../base/network.ts';
-import type { Exchange } from './exchange.ts';
+import { type Exchange, faultAnswer } from './exchange.ts';
 import type { HeldRefusals } from './held-refusals.ts';
+import type { SkippedBodies } from './skipped-bodies.ts';
 
 /** Names the sender of a request, as `device 7` or `user …`; throws the fault for an unknown sender. */
 export type Admit<Subject> = (subject: Subject, exchange: Exchange) => string | Promise<string>;
@@ -71,6 +71,7 @@ export interface BodyRules<Subject> {
   readonly bytesMax: number;
   readonly room: BodyRoom;
   readonly refusals: HeldRefusals;
+  readonly skipped: SkippedBodies;
   /** Undefined: every sender is unknown. */
   readonly admit: Admit<Subject> | undefined;
   readonly large?: LargeBodies<Subject> | undefined;
@@ -90,17 +91,19 @@ export function readBody<Subject>(
   receive: (body: Buffer) => void,
 ): void {
   const { bytesMax, admit } = rules;
-  if (contentLength > bytesMax) {
-    if (contentLength > limits.skippedBodyBytesMax) refuse(exchange, bodyTooLarge(bytesMax), subject, rules);
-    else refuseAfterBody(exchange, bodyTooLarge(bytesMax), subject, rules);
-    return;
-  }
-  if (refusedAsLarge(exchange, contentLength, subject, rules)) return;
+  const fault =
+    contentLength > bytesMax ? bodyTooLarge(bytesMax) : refusalOfLarge(exchange, contentLength, subject, rules);
+  if (fault !== undefined) refuse(exchange, contentLength, fault, subject, rules);
   let gathered: GatheredBody<Subject> | undefined;
   exchange.onData((chunk, isLast) => {
+    exchange.isBodyWhole = isLast;
+    if (exchange.skipped !== undefined) {
+      exchange.skipped.received();
+      return;
+    }
     if (exchange.done) return;
     if (isLast && gathered === undefined) {
-      if (chunk.byteLength > bytesMax) refuse(exchange, bodyTooLarge(bytesMax), subject, rules);
+      if (chunk.byteLength > bytesMax) refuse(exchange, contentLength, bodyTooLarge(bytesMax), subject, rules);
       else receive(Buffer.from(chunk));
       return;
     }
@@ -112,30 +115,29 @@ export function readBody<Subject>(
   });
 }
 
-/** Refuses a large body that would find no place. */
-function refusedAsLarge<Subject>(
+/** Returns the refusal of a large body that would find no place. */
+function refusalOfLarge<Subject>(
   exchange: Exchange,
   bytes: number,
   subject: Subject,
-  { large, onRefused, refusals }: BodyRules<Subject>,
-): boolean {
-  if (large === undefined || bytes <= large.bytesMin) return false;
-  const fault = large.refusal(subject, exchange);
-  if (fault === undefined) return false;
-  refusals.hold(exchange, fault, () => {
-    onRefused?.(fault, subject, exchange);
-    skipBody(exchange, fault);
-  });
-  return true;
+  { large }: BodyRules<Subject>,
+): Fault | undefined {
+  return large === undefined || bytes <= large.bytesMin ? undefined : large.refusal(subject, exchange);
 }
 
-/**
- * Answers while the body may still arrive. The rest of the body is received and dropped, because a client that is still
- * sending would not read the answer of a closed connection.
- */
-function skipBody(exchange: Exchange, fault: Fault): void {
-  exchange.resume();
-  exchange.refuse(fault);
+/** Refuses the request, at the time for which the fault asks, and drops what is left of its body. */
+function refuse<Subject>(
+  exchange: Exchange,
+  contentLength: number,
+  fault: Fault,
+  subject: Subject,
+  { onRefused, refusals, skipped }: BodyRules<Subject>,
+): void {
+  const rest = skipped.skip(exchange, contentLength);
+  refusals.hold(exchange, fault, () => {
+    onRefused?.(fault, subject, exchange);
+    rest.answer(faultAnswer(fault));
+  });
 }
 
 /**
@@ -177,10 +179,7 @@ class GatheredBody<Subject> {
   #held: Held;
   #bytes: Buffer = noBytes;
   #length = 0;
-  #isWhole = false;
   #isPending = false;
-  /** True: the refusal waits for its time, and the body is not read on. */
-  #isRefused = false;
 
   constructor(deps: GatheredDeps<Subject>) {
     this.#deps = deps;
@@ -212,15 +211,16 @@ class GatheredBody<Subject> {
   add(chunk: ArrayBuffer, isLast: boolean): void {
     const { exchange, contentLength, subject, rules } = this.#deps;
     const { bytesMax } = rules;
-    if (exchange.done || this.#isRefused) return;
+    if (exchange.done || exchange.skipped !== undefined) return;
     const total = this.#length + chunk.byteLength;
     if (total > bytesMax) {
       this.#refuse(bodyTooLarge(bytesMax));
       return;
     }
     if (total > this.#bytes.length) {
-      if (refusedAsLarge(exchange, total, subject, rules)) {
-        this.#drop();
+      const fault = refusalOfLarge(exchange, total, subject, rules);
+      if (fault !== undefined) {
+        this.#refuse(fault);
         return;
       }
       // The buffer doubles up to the declared length, so it is never more than twice the received bytes.
@@ -236,16 +236,15 @@ class GatheredBody<Subject> {
     }
     this.#bytes.set(new Uint8Array(chunk), this.#length);
     this.#length = total;
-    this.#isWhole = isLast;
     if (isLast && !this.#isPending) this.#finish();
   }
 
   #admitted(name: string): void {
     const { exchange } = this.#deps;
     this.#isPending = false;
-    if (exchange.done || this.#isRefused || !this.#belongTo(name)) return;
+    if (exchange.done || exchange.skipped !== undefined || !this.#belongTo(name)) return;
     exchange.resume();
-    if (this.#isWhole) this.#finish();
+    if (exchange.isBodyWhole) this.#finish();
   }
 
   /** Moves the received bytes to the share of the sender. */
@@ -265,47 +264,15 @@ class GatheredBody<Subject> {
   }
 
   #refuseSender(error: unknown): void {
-    const { exchange, subject, rules } = this.#deps;
-    this.#held.release();
-    if (exchange.done) return;
-    const fault = asFault(error);
-    rules.onRefused?.(fault, subject, exchange);
-    skipBody(exchange, fault);
+    if (this.#deps.exchange.skipped === undefined) this.#refuse(asFault(error));
   }
 
   #refuse(fault: Fault): void {
-    const { exchange, subject, rules } = this.#deps;
-    this.#drop();
-    if (!exchange.done) rules.refusals.hold(exchange, fault, () => refuse(exchange, fault, subject, rules));
-  }
-
-  #drop(): void {
-    this.#isRefused = true;
+    const { exchange, contentLength, subject, rules } = this.#deps;
     this.#bytes = noBytes;
     this.#held.release();
+    if (!exchange.done) refuse(exchange, contentLength, fault, subject, rules);
   }
-}
-
-function refuse<Subject>(exchange: Exchange, fault: Fault, subject: Subject, { onRefused }: BodyRules<Subject>): void {
-  onRefused?.(fault, subject, exchange);
-  exchange.closeAfter = true;
-  exchange.refuse(fault);
-}
-
-/**
- * Drops a body of moderate size and answers at its end. A client that is still sending when its connection is closed
- * gets an error of its socket and no answer.
- */
-function refuseAfterBody<Subject>(
-  exchange: Exchange,
-  fault: Fault,
-  subject: Subject,
-  { onRefused }: BodyRules<Subject>,
-): void {
-  onRefused?.(fault, subject, exchange);
-  exchange.onData((_chunk, isLast) => {
-    if (isLast && !exchange.done) exchange.refuse(fault);
-  });
 }
 
 export function bodiesInFlight(): Fault {

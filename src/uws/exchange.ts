@@ -24,6 +24,14 @@ export interface Answer {
   owners?: readonly PlaceOwner[];
 }
 
+/** The rest of the body of a refused request. */
+interface SkippedRest {
+  /** Called for each piece. */
+  received(): void;
+  /** Called when the client has disconnected. */
+  end(): void;
+}
+
 const statusText: Record<number, string> = {
   200: '200 OK',
   201: '201 Created',
@@ -78,6 +86,10 @@ export class Exchange {
   ownBody: Buffer | undefined = undefined;
   /** Releases the room of a body in pieces, while it is read and until a handler keeps it (`keepBody`). */
   releaseBody: (() => void) | undefined = undefined;
+  /** True: the last piece of the body has arrived. */
+  isBodyWhole = false;
+  /** The rest of the body of a refused request; undefined while the body is read. */
+  skipped: SkippedRest | undefined = undefined;
   /** Called once, when the request is answered or its client has disconnected. */
   onDone: (() => void) | undefined = undefined;
   /** The receipt of the message, a header of its acknowledgement; '' until it is made, undefined unless asked for. */
@@ -99,6 +111,7 @@ export class Exchange {
   /** Resolves with the outcome of an answer that is sent in slices. */
   sent: Promise<SliceOutcome> | undefined = undefined;
   #sender: SliceSender | undefined = undefined;
+  #isPaused = false;
 
   constructor(res: UwsResponse, origin: string, headOnly: boolean, server = noHeaders) {
     this.#res = res;
@@ -108,6 +121,7 @@ export class Exchange {
     res.onAborted(() => {
       this.aborted = true;
       this.releaseBody?.();
+      this.skipped?.end();
       this.#sender?.abort();
       this.onAbort?.();
       if (!this.answered) this.onDone?.();
@@ -213,6 +227,33 @@ export class Exchange {
     this.answer(answer);
   }
 
+  /**
+   * Answers while the body still arrives. After `end` the library would close the connection of a client that asked for
+   * its close, whose bytes are still on the way. Any other connection would have no idle timeout after its body. So the
+   * response is not ended, and the caller must call `closeEarly`. The library has no call for bytes alone: the body of
+   * the answer follows the last header, and the line end that the library adds is its last two bytes.
+   */
+  answerEarly(answer: Answer): void {
+    if (this.done) return;
+    this.answered = true;
+    const body = String(answer.body ?? '');
+    const hasBody = body !== '' && !this.#headOnly;
+    const length = Buffer.byteLength(body) + (body === '' ? 0 : 2);
+    const res = this.#res;
+    res.cork(() => {
+      this.#writeHead(answer);
+      res.writeHeader('Date', new Date(systemClock.now()).toUTCString());
+      res.writeHeader('Connection', 'close');
+      res.writeHeader('Content-Length', hasBody ? `${length}\r\n\r\n${body}` : `${length}\r\n`);
+    });
+    this.onDone?.();
+  }
+
+  /** Closes the connection after `answerEarly`. */
+  closeEarly(): void {
+    if (!this.aborted) this.#res.close();
+  }
+
   /** Closes the connection without an answer: the end of the request is ambiguous. */
   cut(): void {
     if (this.aborted || this.answered) return;
@@ -235,11 +276,16 @@ export class Exchange {
 
   /** Leaves the rest of the body in the kernel until `resume`. */
   pause(): void {
-    if (!this.done) this.#res.pause();
+    if (this.done || this.#isPaused) return;
+    this.#isPaused = true;
+    this.#res.pause();
   }
 
+  /** A socket that is not paused would never be read again when the library resumes it just before an answer. */
   resume(): void {
-    if (!this.done) this.#res.resume();
+    if (this.done || !this.#isPaused) return;
+    this.#isPaused = false;
+    this.#res.resume();
   }
 
   /** The address of the client; '' after the answer or a disconnect. */

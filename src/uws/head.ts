@@ -27,6 +27,10 @@ export interface RequestHead {
   sound: boolean;
 }
 
+export function hasBody({ contentLength, chunked }: Readonly<RequestHead>): boolean {
+  return contentLength > 0 || chunked;
+}
+
 // Filled by the callback below and read at once: a closure for each request would be garbage.
 let isFilling = false;
 const head: RequestHead = {

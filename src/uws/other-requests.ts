@@ -6,7 +6,8 @@ import type { TemplatedApp, HttpRequest as UwsRequest, HttpResponse as UwsRespon
 import { Fault } from '../base/errors.ts';
 import type { Counter } from '../base/metrics/metrics.ts';
 import { type Answer, type Exchange, faultAnswer } from './exchange.ts';
-import { type RequestHead, readHead } from './head.ts';
+import { hasBody, type RequestHead, readHead } from './head.ts';
+import type { SkippedBodies } from './skipped-bodies.ts';
 
 /** The names under which the library registers a handler of a method. */
 export const registrars = { GET: 'get', POST: 'post', PUT: 'put', DELETE: 'del', HEAD: 'head' } as const;
@@ -17,6 +18,7 @@ const methodToken = /^[!#$%&'*+.^_`|~0-9A-Za-z-]+$/;
 interface OtherRequestsDeps {
   app: TemplatedApp;
   exchange: (res: UwsResponse, head: Readonly<RequestHead>, method: string) => Exchange;
+  skipped: SkippedBodies;
   /** Counts connections that are cut because the length of a body is ambiguous. */
   ambiguous: Counter;
 }
@@ -82,13 +84,10 @@ export class OtherRequests {
       return;
     }
     const forged = exchange.proxyFault();
-    if (forged) {
-      exchange.refuse(forged);
-      return;
-    }
-    // No handler reads the body: the connection is closed after the answer.
-    exchange.closeAfter ||= head.contentLength > 0 || head.chunked;
-    exchange.answer(method === 'OPTIONS' ? preflight(req) : answerOf(req.getUrl(), method));
+    const allowed = () => (method === 'OPTIONS' ? preflight(req) : answerOf(req.getUrl(), method));
+    const answer = forged ? faultAnswer(forged) : allowed();
+    if (hasBody(head)) this.#deps.skipped.answer(exchange, head.contentLength, answer);
+    else exchange.answer(answer);
   }
 }
 

@@ -20,6 +20,7 @@ interface PackedBody<Subject> {
 /** Returns the receiver of a compressed body, or refuses the request for its encoding. */
 export function unpacking<Subject>(
   exchange: Exchange,
+  contentLength: number,
   contentEncoding: string,
   subject: Subject,
   rules: BodyRules<Subject>,
@@ -32,8 +33,8 @@ export function unpacking<Subject>(
   } catch (error) {
     const fault = asFault(error);
     rules.onRefused?.(fault, subject, exchange);
-    exchange.closeAfter = true;
-    exchange.answer({ ...faultAnswer(fault), headers: { 'Accept-Encoding': encodings } });
+    const answer = { ...faultAnswer(fault), headers: { 'Accept-Encoding': encodings } };
+    rules.skipped.answer(exchange, contentLength, answer);
     return undefined;
   }
 }

@@ -29,13 +29,14 @@ import {
 } from './body.ts';
 import { hasProxyHeader, peerOf } from './client-address.ts';
 import { type Answer, Exchange, faultAnswer, type ServerHeaders } from './exchange.ts';
-import { type RequestHead, readHead } from './head.ts';
+import { hasBody, type RequestHead, readHead } from './head.ts';
 import { HeldRefusals } from './held-refusals.ts';
 import { uws } from './load.ts';
 import { OtherRequests, registrars, withSlash } from './other-requests.ts';
 import { unpacking } from './packed-body.ts';
 import { decodeParameter, emptyBody, type HttpRequest, snapshot } from './request.ts';
 import { RouteMetrics } from './route-metrics.ts';
+import { SkippedBodies } from './skipped-bodies.ts';
 import { Sockets } from './sockets.ts';
 import { registerWebSocket, type WebSocketRoute } from './web-socket.ts';
 
@@ -81,6 +82,7 @@ export class HttpServer {
   readonly #headers: ServerHeaders;
   readonly #room: BodyRoom;
   readonly #refusals = new HeldRefusals();
+  readonly #skipped = new SkippedBodies();
   readonly #allowed = new Map<string, Set<string>>();
   readonly #listening: us_listen_socket[] = [];
   readonly #others: OtherRequests;
@@ -111,6 +113,7 @@ export class HttpServer {
     this.#others = new OtherRequests({
       app: this.#app,
       exchange: (res, head, method) => this.#exchange(res, head, method),
+      skipped: this.#skipped,
       ambiguous: this.#ambiguous,
     });
     this.#addressRefused = metrics.counter(
@@ -177,7 +180,8 @@ export class HttpServer {
         run(emptyBody);
         return;
       }
-      const receive = head.encoding === '' ? run : unpacking(exchange, head.encoding, request, rules, run);
+      const receive =
+        head.encoding === '' ? run : unpacking(exchange, contentLength, head.encoding, request, rules, run);
       if (receive) readBody(exchange, contentLength, request, rules, receive);
     };
     this.#register(method, pattern, (res, req) => receive(res, req, method));
@@ -194,13 +198,13 @@ export class HttpServer {
       if (head.wantsReceipt) exchange.receipt = '';
       if (this.#refusedAtDoor(exchange, head)) return;
       const parameter = decodeParameter(req.getParameter(0) ?? '');
-      if (head.contentLength <= 0 && !head.chunked) {
+      if (!hasBody(head)) {
         take(exchange, parameter, emptyBody);
         return;
       }
       const { contentLength, encoding } = head;
       const run = (body: Buffer) => take(exchange, parameter, body);
-      const receive = encoding === '' ? run : unpacking(exchange, encoding, parameter, rules, run);
+      const receive = encoding === '' ? run : unpacking(exchange, contentLength, encoding, parameter, rules, run);
       if (receive) readBody(exchange, contentLength, parameter, rules, receive);
     });
   }
@@ -210,7 +214,7 @@ export class HttpServer {
     ...rules
   }: Partial<BodyRules<Subject>> & Pick<BodyRules<Subject>, 'admit'>): BodyRules<Subject> {
     this.#room.mayHold(bytesMax);
-    return { ...rules, bytesMax, room: this.#room, refusals: this.#refusals };
+    return { ...rules, bytesMax, room: this.#room, refusals: this.#refusals, skipped: this.#skipped };
   }
 
   /** Adds a GET with one path parameter whose answer may take long; it has no HEAD. */
@@ -220,7 +224,7 @@ export class HttpServer {
       const head = readHead(req);
       const exchange = this.#exchange(res, head, 'GET');
       if (this.#refusedAtDoor(exchange, head)) return;
-      exchange.closeAfter ||= head.contentLength > 0 || head.chunked;
+      exchange.closeAfter ||= hasBody(head);
       wait(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
     });
   }
@@ -232,7 +236,7 @@ export class HttpServer {
       const head = readHead(req);
       const exchange = this.#exchange(res, head, method);
       if (this.#refusedAtDoor(exchange, head)) return;
-      exchange.closeAfter ||= head.contentLength > 0 || head.chunked;
+      exchange.closeAfter ||= hasBody(head);
       this.#open += 1;
       exchange.onDone = this.#closeOne;
       read(exchange, decodeParameter(req.getParameter(0) ?? ''), req.getQuery());
@@ -315,6 +319,7 @@ export class HttpServer {
   drain(): void {
     this.#draining = true;
     this.#refusals.end();
+    this.#skipped.end();
     for (const socket of this.#listening.splice(0)) uws.us_listen_socket_close(socket);
   }
 
@@ -336,7 +341,8 @@ export class HttpServer {
     return exchange;
   }
 
-  #refusedAtDoor(exchange: Exchange, { sound, longChars }: Readonly<RequestHead>): boolean {
+  #refusedAtDoor(exchange: Exchange, head: Readonly<RequestHead>): boolean {
+    const { sound, longChars, contentLength } = head;
     if (!sound) {
       // An answer would make the library parse the rest of the bytes as a second request.
       exchange.cut();
@@ -346,7 +352,8 @@ export class HttpServer {
     const refusal = longChars > limits.headerCharsMax ? headTooLong : (exchange.proxyFault() ?? this.#doorRefusal());
     if (!refusal) return false;
     exchange.closeAfter = true;
-    exchange.refuse(refusal);
+    if (hasBody(head)) this.#skipped.answer(exchange, contentLength, faultAnswer(refusal));
+    else exchange.refuse(refusal);
     return true;
   }
 

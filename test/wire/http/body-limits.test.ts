@@ -135,18 +135,53 @@ test('a body of 40 MiB is stored, in the first request of a device too', () =>
     await poster.points('a', undefined, 2);
   }));
 
-test('a sender without a token is refused at its first bytes, at any announced length', async () => {
+test('a sender without a token is refused before its body ends, at any announced length', async () => {
   for (const path of ['/api/v1/nobody/telemetry', '/api/v1/nobody/attributes', '/api/v1/nobody/rpc', '/api/device']) {
     await withConnection(sharedEngine().address.port, async (connection) => {
       const head = requestBytes({ path, headers: { 'Content-Length': '60000', 'Content-Type': 'application/json' } });
+      // The connection stays usable when the rest of the body, which is skipped, comes soon.
+      for (let n = 0; n < 2; n += 1) {
+        await connection.send(Buffer.concat([head, Buffer.from('{')]));
+        await sleep(50);
+        await connection.send(Buffer.alloc(59_999, 0x20));
+        const answer = await connection.response();
+        expectError(answer, 401);
+        if (answer.headers.get('connection') === 'close') return;
+        expect((await connection.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+      }
       await connection.send(Buffer.concat([head, Buffer.from('{')]));
       expectError(await connection.response(), 401);
-      // The rest of the body, which still arrives, is skipped.
       await connection.send(Buffer.alloc(59_999, 0x20));
-      expect((await connection.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+      expect(await connection.untilClosed()).toBe('');
     });
   }
 });
+
+test('a body of any size is refused without a reset, though its client sends all of it before it reads', () =>
+  withPoster(async ({ device }) => {
+    const requests = [
+      { path: `/api/v1/${device.token}/telemetry`, status: 413 },
+      { path: '/api/v1/nobody/telemetry', status: 401 },
+      { path: '/api/v1/nothing/nothing', status: 404 },
+    ];
+    for (const { path, status } of requests) {
+      for (const Connection of ['keep-alive', 'close']) {
+        await withConnection(sharedEngine().address.port, async (connection) => {
+          const errors: Error[] = [];
+          connection.socket.on('error', (error) => errors.push(error));
+          const bytes = bodyBytesMax + (status === 401 ? 0 : 1);
+          const headers = { 'Content-Length': String(bytes), Connection };
+          await connection.send(requestBytes({ path, headers }));
+          const piece = Buffer.alloc(1024 * 1024, 0x20);
+          for (let sent = 0; sent < bytes; sent += piece.length) {
+            await connection.send(piece.subarray(0, bytes - sent));
+          }
+          expectError(await connection.response(), status);
+          expect(errors).toEqual([]);
+        });
+      }
+    }
+  }));
 
 test('a body that is too large is answered at its end, so that a client that is still sending reads the answer', () =>
   withPoster(async ({ connection, device }) => {
