@@ -9,6 +9,18 @@ const waitMsMax = 20_000;
 
 /** Opens keep-alive connections, one on each worker, in the order of the workers. The caller closes them. */
 export async function connectToEachWorker(port: number, workers = 2): Promise<RawConnection[]> {
+  const connections = await openOnEachWorker(port, workers);
+  for (const [worker, connection] of connections) connection.reopen = () => openOn(worker, port, workers);
+  return [...connections.values()];
+}
+
+async function openOn(worker: number, port: number, workers: number): Promise<RawConnection> {
+  const connections = await openOnEachWorker(port, workers);
+  for (const [other, connection] of connections) if (other !== worker) connection.close();
+  return connections.get(worker)!;
+}
+
+async function openOnEachWorker(port: number, workers: number): Promise<Map<number, RawConnection>> {
   const byWorker = new Map<number, RawConnection>();
   const deadline = performance.now() + waitMsMax;
   for (let attempts = 0; byWorker.size < workers; attempts += 1) {
@@ -20,7 +32,7 @@ export async function connectToEachWorker(port: number, workers = 2): Promise<Ra
     if (byWorker.has(worker)) connection.close();
     else byWorker.set(worker, connection);
   }
-  return [...byWorker].sort(([a], [b]) => a - b).map(([, connection]) => connection);
+  return new Map([...byWorker].sort(([a], [b]) => a - b));
 }
 
 /** Opens one connection on each worker, uses and closes them. */
