@@ -81,29 +81,42 @@ export function deleteLatestStatement(cluster: string, count: number): string {
 
 /** Names the device and the keys of a record in few bytes: parameters are sent in the URL of a request. */
 const recordName = 'cityHash64(device, key)';
+/** The parameters `hashes` and `ranks` name records that were read; 0 is the rank of a record that is not named. */
+const namedRank = `arrayElement({ranks:Array(UInt128)}, indexOf({hashes:Array(UInt64)}, ${recordName}))`;
+/** Records that were read, and older ones of the same keys. A record that was stored after the read is none of these. */
+const namedRecords = `${isRecord} AND ${erasedDevices} AND rank <= ${namedRank}`;
+/** In PREWHERE, the names spare ClickHouse the texts of other records. `rank` is the column, and not the text of it. */
+const fromNamed = `FROM latest FINAL PREWHERE ${erasedDevices} AND has({hashes:Array(UInt64)}, ${recordName})
+  WHERE ${namedRecords} SETTINGS prefer_column_name_to_alias = 1`;
+const nameColumns = `device, toString(${recordName}) AS hash, toString(rank) AS rank`;
 
-/** Returns the query of all records of the devices of `count` ranges, up to the order number of each range. */
-export function recordsQuery(count: number): string {
-  return `SELECT device, ${latestColumns}, seq, toString(version) AS version, toString(${recordName}) AS hash
-    FROM latest FINAL WHERE ${isRecord} AND ${ofDevicesUpToOrder(count)}`;
+/**
+ * Returns the query of the names of all records that have keys of one of `count` ranges, up to the order number of the
+ * range and whatever their time. `covered`: 1 when the record has points in a range. Neighbours in the table are
+ * neighbours in the answer.
+ */
+export function recordsWithKeysQuery(count: number): string {
+  const withKeys = (n: number) => `(device = {device${n}:UInt64}
+    AND ({allKeys${n}:UInt8} = 1 OR hasAny(splitByChar('\\xFF', toString(key)), {keys${n}:Array(String)}))
+    AND ${upToOrder(n)})`;
+  const inTime = (n: number) => `${withKeys(n)} AND ts >= {startTs${n}:Int64} AND ts < {endTs${n}:Int64}`;
+  const any = (condition: (n: number) => string) =>
+    `(${Array.from({ length: count }, (_, n) => condition(n)).join(' OR ')})`;
+  return `SELECT ${nameColumns}, ${any(inTime)} AS covered FROM latest FINAL
+    WHERE ${isRecord} AND ${any(withKeys)} ORDER BY device, key`;
 }
+
+export const recordsQuery: string = `SELECT ${latestColumns}, device, seq, toString(version) AS version,
+    toString(${recordName}) AS hash
+  ${fromNamed}`;
+
+export const recordNamesQuery: string = `SELECT ${nameColumns} ${fromNamed}`;
 
 export const insertLatestPoints: string = `INSERT INTO latest (${columnsOfLatest}) FORMAT JSONEachRow`;
 
-/**
- * Returns the statement that deletes records that were read: `hashes` and `ranks` name each one. As
- * `deleteLatestStatement`, it also deletes older ones of the same keys. A record that was stored after the read stays,
- * also one of an earlier order number: its values are nowhere else.
- */
+/** Returns the statement that deletes records that were read. The values of later records are nowhere else. */
 export function deleteRecordsStatement(cluster: string): string {
-  // `arrayElement` returns 0 for a record that is not in the list.
-  const rank = `arrayElement({ranks:Array(UInt128)}, indexOf({hashes:Array(UInt64)}, ${recordName}))`;
-  return `DELETE FROM ${holder('latest', cluster)} WHERE ${isRecord} AND ${erasedDevices} AND rank <= ${rank}`;
-}
-
-function ofDevicesUpToOrder(count: number): string {
-  const device = (n: number) => `(device = {device${n}:UInt64} AND ${upToOrder(n)})`;
-  return `(${Array.from({ length: count }, (_, n) => device(n)).join(' OR ')})`;
+  return `DELETE FROM ${holder('latest', cluster)} WHERE ${namedRecords}`;
 }
 
 export const latestOfDevicesQuery = `SELECT DISTINCT device FROM latest WHERE ${erasedDevices}`;

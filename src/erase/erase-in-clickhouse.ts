@@ -22,7 +22,9 @@ import {
   nameOfPoint,
   newestOfAllQuery,
   newestPointsQuery,
+  recordNamesQuery,
   recordsQuery,
+  recordsWithKeysQuery,
   remainingPointsQuery,
 } from '../clickhouse/erase-statements.ts';
 import type { LatestRow } from '../clickhouse/latest-rows.ts';
@@ -51,7 +53,7 @@ const rowsMax = 2 ** 32 - 1;
 /** Rewrites of one latest value by one call. Each repetition means that another delete has marked one more point. */
 const rewritesMax = 10;
 
-/** Records that one statement deletes. */
+/** Records that one statement reads or deletes. Their points may take some MiB. */
 const recordsMax = 200;
 
 /** The delete has not ended in time; the next call does the rest. */
@@ -111,46 +113,50 @@ async function deleteLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise
 }
 
 /**
- * Divides the records of each device of which a latest value is deleted into rows of one point. Returns false when no
- * record was divided. All records of such a device are divided, because an older record may have the deleted key, and a
- * read would then return the value of the older record.
+ * Divides records with deleted keys into rows of one point, for each device of which a latest value is deleted. Returns
+ * false when no record was divided. Older records are divided as well: a read would return their values of the deleted
+ * keys otherwise. A device may have any number of records, so some of them are divided at a time. A call that runs out
+ * of time has made progress, because the values of a device stay the same.
  */
 async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]): Promise<boolean> {
   if (affected.length === 0) return false;
-  const readRecords = () => {
-    return read<RecordRow>(deps, recordsQuery(affected.length), parametersOf(affected.map(erasedOf)));
-  };
-  const rows = await readRecords();
-  const points = rows.flatMap((row) => {
-    const { seq, version } = row;
-    return latestPointsOf([row]).map((point) => ({ ...point, device: Number(row.device), seq, version }));
-  });
-  const divided = affected.filter(({ erased, keys }) => {
-    const own = points.filter(({ device }) => device === erased.device);
-    return keys.length > 0 ? own.length > 0 : own.some((point) => erasesRow(erased, rowOf(point)));
-  });
-  if (divided.length === 0) return false;
-  const devices = new Set(divided.map(({ erased }) => erased.device));
-  const inserted = points.filter(({ device }) => devices.has(device));
-  await insertPoints(deps, inserted);
-  const records = rows.filter(({ device }) => devices.has(Number(device)));
-  const left = new Set((await readRecords()).map(({ hash, rank }) => `${hash} ${rank}`));
-  const gone = records.filter(({ hash, rank }) => !left.has(`${hash} ${rank}`));
-  for (let at = 0; at < records.length; at += recordsMax) {
-    const some = records.slice(at, at + recordsMax);
-    await mutateLatest(deps, deleteRecordsStatement(deps.cluster), {
-      devices: [...new Set(some.map(({ device }) => Number(device)))],
-      hashes: `[${some.map(({ hash }) => hash).join()}]`,
-      ranks: `[${some.map(({ rank }) => rank).join()}]`,
-    });
+  const query = recordsWithKeysQuery(affected.length);
+  const names = await read<RecordName & { covered: number }>(deps, query, parametersOf(affected.map(erasedOf)));
+  const devices = new Set([
+    ...affected.filter(({ keys }) => keys.length > 0).map(({ erased }) => erased.device),
+    ...names.filter(({ covered }) => covered === 1).map(({ device }) => Number(device)),
+  ]);
+  const divided = names.filter(({ device }) => devices.has(Number(device)));
+  for (let at = 0; at < divided.length; at += recordsMax) {
+    await divideSome(deps, affected, divided.slice(at, at + recordsMax));
   }
-  const goneOf = new Set(gone.map(({ device }) => Number(device)));
+  return divided.length > 0;
+}
+
+async function divideSome(
+  deps: CarryOutDeps,
+  affected: readonly Affected[],
+  names: readonly RecordName[],
+): Promise<void> {
+  const named = {
+    devices: [...new Set(names.map(({ device }) => Number(device)))],
+    hashes: `[${names.map(({ hash }) => hash).join()}]`,
+    ranks: `[${names.map(({ rank }) => rank).join()}]`,
+  };
+  const records = await read<RecordRow>(deps, recordsQuery, named);
+  const pointsOf = (row: RecordRow) => {
+    const { device, seq, version } = row;
+    return latestPointsOf([row]).map((point) => ({ ...point, device: Number(device), seq, version }));
+  };
+  await insertPoints(deps, records.flatMap(pointsOf));
+  const left = new Set((await read<RecordName>(deps, recordNamesQuery, named)).map(nameOfRecord));
+  await mutateLatest(deps, deleteRecordsStatement(deps.cluster), named);
+  const gone = records.filter((record) => !left.has(nameOfRecord(record)));
   // The points that these deletes cover themselves are deleted next.
-  const suspects = inserted.filter((point) => {
-    return goneOf.has(point.device) && !affected.some(({ erased }) => erasesRow(erased, rowOf(point)));
+  const suspects = gone.flatMap(pointsOf).filter((point) => {
+    return !affected.some(({ erased }) => erasesRow(erased, rowOf(point)));
   });
   if (suspects.length > 0) await deleteCovered(deps, suspects);
-  return true;
 }
 
 /**
@@ -183,6 +189,10 @@ function rowOf({ device, key, ts, version }: { device: number; key: string; ts: 
   return { device, key, ts: Number(ts), order: orderOfVersion(BigInt(version), BigInt(ts)) };
 }
 
+function nameOfRecord({ hash, rank }: RecordName): string {
+  return `${hash} ${rank}`;
+}
+
 function erasedOf({ erased }: Affected): Erased {
   return erased;
 }
@@ -211,11 +221,15 @@ async function rewriteLatest(deps: CarryOutDeps, device: number, keys: string[])
   }
 }
 
-interface RecordRow extends LatestRow {
+interface RecordName {
   device: string;
+  hash: string;
+  rank: string;
+}
+
+interface RecordRow extends LatestRow, RecordName {
   seq: number;
   version: string;
-  hash: string;
 }
 
 /** A row of one point, as `insertLatestPoints` takes it. */
@@ -232,6 +246,7 @@ interface Point {
 }
 
 async function insertPoints(deps: CarryOutDeps, points: readonly Point[]): Promise<void> {
+  if (points.length === 0) return;
   const body = Buffer.from(points.map(jsonOf).join('\n'));
   await deps.clickhouse.insertBlocks(insertLatestPoints, body, { timeoutMs: timeLeft(deps) });
 }

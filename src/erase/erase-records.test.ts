@@ -229,13 +229,7 @@ test('a delete that ended after it had inserted the points of a record is finish
   const device = 710_006;
   await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
   const { clickhouse } = embedded;
-  const ended = new Proxy(clickhouse, {
-    get(target, name) {
-      const value = Reflect.get(target, name) as unknown;
-      if (name === 'exec') return async () => Promise.reject(new Error('ended'));
-      return typeof value === 'function' ? value.bind(target) : value;
-    },
-  });
+  const { clickhouse: ended } = endedAt('exec');
   const erased = { device, keys: ['a'], ...whole, orderNumber: orderAt(2).toString(), latest: 'delete' as const };
   await expect(erase(erased, ended)).rejects.toThrow('ended');
   expect(await kindsOf(device)).toEqual([Kind.double, Kind.double, recordKind]);
@@ -353,15 +347,79 @@ test('values of a divided record keep each bit', async () => {
   expect(await readLatest(embedded.clickhouse, device)).toEqual(before.slice(1));
 });
 
-/** A client that does something before its first statement of a kind. */
-function interruptedAt(step: string, act: () => Promise<void>) {
+/** Stores records of the largest text. Each has one of `keys`, in turns, the keys 0 to 61, and a key of its own. */
+async function shipLarge(device: number, count: number, keys: string[]): Promise<void> {
+  const ts = `${begin} + number`;
+  const first = `arrayElement(['${keys.join(`','`)}'], 1 + number % ${keys.length})`;
+  const shared = `arrayStringConcat(arrayMap(n -> concat('\\xFF', toString(n)), range(62)))`;
+  await embedded.clickhouse.exec(`INSERT INTO latest (device, key, ts, seq, kind, num, int, text, version)
+    SELECT ${device}, concat('\\xFF', ${first}, ${shared}, '\\xFFx', toString(number)), ${ts}, 0, ${recordKind}, 0, 0,
+      repeat(concat(char(${Kind.string}, 255), repeat('v', 255)), 64),
+      toUInt64(toInt256(${orderAt(1)}) - (${ts}) * 1048576 + 9223372036854775808)
+    FROM numbers(${count})`);
+}
+
+describe('a device with more records than an answer has room for', () => {
+  const [count, keys] = [8_000, Array.from({ length: 20 }, (_, n) => `k${n}`)];
+  const withKey = count / keys.length;
+  const erased = { keys: ['k1'], ...whole, orderNumber: orderAt(2).toString(), latest: 'delete' as const };
+  const rowsOf = async (device: number) => {
+    const sql = `SELECT countIf(kind = ${recordKind}) AS records, countIf(key = 'k1') AS deleted,
+      countIf(startsWith(key, 'x')) AS own, countIf(kind != ${recordKind} AND text != repeat('v', 255)) AS changed
+      FROM latest FINAL WHERE device = ${device}`;
+    const [row] = await embedded.clickhouse.rows<Record<string, string>>(sql);
+    return Object.fromEntries(Object.entries(row!).map(([name, value]) => [name, Number(value)]));
+  };
+
+  test('loses a key', async () => {
+    const device = 730_000;
+    await shipLarge(device, count, keys);
+    await erase({ device, ...erased });
+    expect(await rowsOf(device)).toEqual({ records: count - withKey, deleted: 0, own: withKey, changed: 0 });
+    const latest = await readLatest(embedded.clickhouse, device, ['k1', 'k2', 'x1', 'x2']);
+    expect(latest.map(({ key, ts }) => [key, ts - begin])).toEqual([
+      ['k2', count - keys.length + 2],
+      ['x1', 1],
+      ['x2', 2],
+    ]);
+  });
+
+  test('keeps what was divided when the delete ends early, and its repetition does the rest', async () => {
+    const device = 730_001;
+    await shipLarge(device, count, keys);
+    let mutations = 0;
+    const { clickhouse } = endedAt('exec', () => (mutations += 1) > 1);
+    await expect(erase({ device, ...erased }, clickhouse)).rejects.toThrow('ended');
+    // Each record has a key of its own: the first part has no record any more, and the second part has both.
+    const { records, own, deleted } = await rowsOf(device);
+    expect(records! + own!).toBeGreaterThan(count);
+    expect(records!).toBeLessThan(count);
+    expect(deleted).toBe(1);
+    await erase({ device, ...erased });
+    expect(await rowsOf(device)).toEqual({ records: count - withKey, deleted: 0, own: withKey, changed: 0 });
+  });
+});
+
+/** A client that ends before a statement of a kind. */
+function endedAt(step: string, isEnd: () => boolean = () => true) {
+  return interruptedAt(
+    step,
+    async () => {
+      if (isEnd()) throw new Error('ended');
+    },
+    true,
+  );
+}
+
+/** A client that does something before its first statement of a kind, or before each one. */
+function interruptedAt(step: string, act: () => Promise<void>, eachTime = false) {
   let isDone = false;
   const clickhouse = new Proxy(embedded.clickhouse, {
     get(target, name) {
       const value = Reflect.get(target, name) as unknown;
       if (typeof value !== 'function') return value;
       return async (...given: unknown[]) => {
-        if (!isDone && name === step) {
+        if ((eachTime || !isDone) && name === step) {
           isDone = true;
           await act();
         }
