@@ -68,6 +68,10 @@ export function erasedLatestQuery(count: number): string {
     WHERE NOT ${isRecord} AND ${erasedRanges(count)}`;
 }
 
+/** The query of the names of all latest values of some devices, except those in records. */
+export const latestPointsQuery = `SELECT device, toString(key) AS key, ts, seq, toString(version) AS version
+  FROM latest FINAL WHERE NOT ${isRecord} AND ${erasedDevices}`;
+
 /**
  * Returns the statement that deletes some keys from `latest` up to an order number and to the end of the range, in
  * `count` ranges. The statement also deletes older rows that the store has not merged yet, from before the range too.
@@ -144,14 +148,6 @@ export function newestPointsQuery(aheadMsMax: number): string {
   return `SELECT device, toString(key) AS key, ts, seq, kind, num, int, text, toString(version) AS versionText
     FROM telemetry FINAL
     PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ${shown} AND ${mayBeLatest(aheadMsMax)}
-    ${newestFirst} ${exact}`;
-}
-
-/** Returns the query of what `newestPointsQuery` returns if nothing had been deleted; `order` is that of the point. */
-export function newestOfAllQuery(aheadMsMax: number): string {
-  return `SELECT toString(key) AS key, ts, kind, toString(${order} - if(${notErased}, 0, 1)) AS order
-    FROM telemetry FINAL
-    PREWHERE device = {device:UInt64} WHERE key IN {keys:Array(String)} AND ${mayBeLatest(aheadMsMax)}
     ${newestFirst} ${exact}`;
 }
 

@@ -24,7 +24,8 @@ import {
   type SettledJournals,
   seriesStatements,
 } from './series-statements.ts';
-import { type LatestFate, readTombstonesOf, type Tombstone } from './tombstone-store.ts';
+import { storedDeletes } from './stored-deletes.ts';
+import type { LatestFate, Tombstone } from './tombstone-store.ts';
 
 const { sleep } = systemScheduler;
 
@@ -80,13 +81,13 @@ class SeriesDeletes {
 
   constructor(deps: SeriesDeleteDeps) {
     const { postgres, shards, cluster, latestAheadMsMax = 0, clock } = deps;
-    const deletesOf = (devices: number[]) => readTombstonesOf(postgres, devices);
+    const stored = storedDeletes(postgres);
     this.#deps = deps;
     this.#statements = seriesStatements(deps);
     this.#together = shards.all.map(
       (clickhouse) =>
         new EraseTogether(clock, (batch, msLeft) =>
-          eraseSeries({ clickhouse, cluster, latestAheadMsMax, msLeft, deletesOf, mayHaveBegun: false }, batch),
+          eraseSeries({ clickhouse, cluster, latestAheadMsMax, msLeft, deletes: stored, mayHaveBegun: false }, batch),
         ),
     );
   }

@@ -17,10 +17,10 @@ import {
   insertLatestPoints,
   keysWithLatestQuery,
   latestOfDevicesQuery,
+  latestPointsQuery,
   markErasedStatement,
   mutationsOfLatestQuery,
   nameOfPoint,
-  newestOfAllQuery,
   newestPointsQuery,
   recordNamesQuery,
   recordsQuery,
@@ -31,6 +31,7 @@ import type { LatestRow } from '../clickhouse/latest-rows.ts';
 import type { Parameters } from '../clickhouse/read.ts';
 import { orderOfVersion } from '../telemetry/block.ts';
 import { latestPointsOf } from '../telemetry/latest-records.ts';
+import type { Rewrites, StoredDelete, StoredDeletes } from './stored-deletes.ts';
 import { type Erased, erasesRow } from './tombstone-store.ts';
 
 interface CarryOutDeps {
@@ -41,8 +42,7 @@ interface CarryOutDeps {
   latestAheadMsMax?: number;
   /** Returns the milliseconds that are left, the timeout of each statement. */
   msLeft: () => number;
-  /** Returns the deletes of some devices, whether they were carried out or not. */
-  deletesOf: (devices: number[]) => Promise<Erased[]>;
+  deletes: StoredDeletes;
   /** True when an earlier call may have carried out a part of the deletes. */
   mayHaveBegun: boolean;
 }
@@ -56,58 +56,110 @@ const rewritesMax = 10;
 /** Records that one statement reads or deletes. Their points may take some MiB. */
 const recordsMax = 200;
 
+/** Bytes of the names in one statement. */
+const piecesBytesMax = 8 * 1024;
+
 /** The delete has not ended in time; the next call does the rest. */
 export class NotYet extends Error {}
 
+/** One call for some deletes of series. */
+interface Call extends CarryOutDeps {
+  own: readonly StoredDelete[];
+  /** The deletes whose rewrites are noted in PostgreSQL. */
+  noted: Set<number>;
+}
+
 /** Deletes series. Many deletes share their statements; the result of one does not depend on the others. */
-export async function eraseSeries(deps: CarryOutDeps, all: readonly Erased[]): Promise<void> {
-  const affected = await deleteLatest(deps, all);
-  await markErased(deps, erasedRanges(all.length), parametersOf(all));
+export async function eraseSeries(deps: CarryOutDeps, all: readonly StoredDelete[]): Promise<void> {
+  const call: Call = { ...deps, own: all, noted: new Set() };
+  if (deps.mayHaveBegun) await deleteLeftovers(call);
+  const affected = await deleteLatest(call);
+  await markErased(call, erasedRanges(all.length), parametersOf(all));
   // Another process may have made a point the latest one that was not marked yet.
-  const again = await deleteLatest(deps, all);
+  const again = await deleteLatest(call);
+  const notes = deps.mayHaveBegun ? await deps.deletes.readRewrites(idsOf(all)) : [];
+  for (const { id } of notes) call.noted.add(id);
   for (const [i, { erased, keys }] of affected.entries()) {
-    if (erased.latest !== 'rewrite') continue;
-    const deleted = [...new Set([...keys, ...again[i]!.keys])];
-    const before = deps.mayHaveBegun ? await deletedBefore(deps, erased, deleted) : [];
-    await rewriteLatest(deps, erased.device, [...deleted, ...before]);
+    const { id, device, latest } = erased;
+    const deleted = latest === 'rewrite' ? [...keys, ...again[i]!.keys] : [];
+    const noted = notes.filter((each) => each.id === id).flatMap((each) => each.keys);
+    await rewriteLatest(call, device, [...new Set([...deleted, ...(await withoutLatest(call, device, noted))])]);
   }
+  if (call.noted.size > 0) await deps.deletes.forgetRewrites([...call.noted]);
 }
 
 /**
- * Returns the keys of which an earlier call may have deleted the latest value without a rewrite: a key has no latest
- * value, and the newest of all its points was deleted and lies in the range.
+ * Deletes latest values that an earlier call of these deletes has brought back, when that call was cut off: a call that
+ * divides records or rewrites inserts points, and looks afterwards which of them other deletes cover. A latest value
+ * that a delete covers, except one that keeps latest values, was deleted by it, or will be.
  */
-async function deletedBefore(deps: CarryOutDeps, erased: Erased, deleted: readonly string[]): Promise<string[]> {
-  const { device } = erased;
-  const others = (erased.keys ?? []).filter((key) => !deleted.includes(key));
-  if (others.length === 0) return [];
-  const parameters = { device, keys: others, rows: rowsMax };
-  const present = new Set(
-    (await read<{ name: string }>(deps, keysWithLatestQuery, parameters)).map(({ name }) => name),
-  );
-  const keys = others.filter((key) => !present.has(key));
-  if (keys.length === 0) return [];
-  const query = newestOfAllQuery(deps.latestAheadMsMax ?? 0);
-  const newest = await read<{ key: string; ts: string; kind: number; order: string }>(deps, query, { device, keys });
-  const isCovered = ({ key, ts, order }: { key: string; ts: string; order: string }) =>
-    erasesRow(erased, { device, key, ts: Number(ts), order: BigInt(order) });
-  return newest.filter((point) => point.kind === 0 && isCovered(point)).map(({ key }) => key);
+async function deleteLeftovers(call: Call): Promise<void> {
+  const others = await call.deletes.beside(idsOf(call.own));
+  if (others.length === 0) return;
+  const devices = [...new Set(others.map(({ device }) => device))];
+  const rows = await read<LatestPoint & { device: string }>(call, latestPointsQuery, { devices });
+  const points = rows.map((row) => ({ ...row, device: Number(row.device) }));
+  await deleteCovered(call, points, others);
+}
+
+/**
+ * Notes the keys before their latest values are deleted, so that a later call makes the values that are missing when
+ * this call is cut off. Without a note a key has no latest value because another delete has deleted it.
+ */
+async function noteRewrites(call: Call, rewrites: readonly Rewrites[]): Promise<void> {
+  if (rewrites.length === 0) return;
+  await call.deletes.noteRewrites(rewrites);
+  for (const { id } of rewrites) call.noted.add(id);
+}
+
+/** Returns those of the keys that have no latest value. */
+async function withoutLatest(call: Call, device: number, keys: readonly string[]): Promise<string[]> {
+  const missing = new Set(keys);
+  for (const some of pieces(missing, Buffer.byteLength)) {
+    const rows = await read<{ name: string }>(call, keysWithLatestQuery, { device, keys: some, rows: rowsMax });
+    for (const { name } of rows) missing.delete(name);
+  }
+  return [...missing];
+}
+
+/** Divides items among statements, whose parameters are sent in the URL of a request. */
+function pieces<Item>(items: Iterable<Item>, bytesOf: (item: Item) => number): Item[][] {
+  const found: Item[][] = [];
+  let bytes = 0;
+  for (const item of items) {
+    bytes += bytesOf(item);
+    if (found.length === 0 || bytes > piecesBytesMax) {
+      found.push([]);
+      bytes = bytesOf(item);
+    }
+    found.at(-1)!.push(item);
+  }
+  return found;
+}
+
+function idsOf(deletes: readonly StoredDelete[]): number[] {
+  return deletes.map(({ id }) => id);
 }
 
 /** A delete that concerns latest values, with the keys of the rows in `latest` that are deleted. */
 interface Affected {
-  erased: Erased;
+  erased: StoredDelete;
   keys: string[];
 }
 
 /** Deletes the latest values that lie in a range. Returns each delete that concerns latest values, with their keys. */
-async function deleteLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise<Affected[]> {
-  let affected = await affectedLatest(deps, all);
-  if (await divideRecords(deps, affected)) affected = await affectedLatest(deps, all);
+async function deleteLatest(call: Call): Promise<Affected[]> {
+  let affected = await affectedLatest(call);
+  if (await divideRecords(call, affected)) affected = await affectedLatest(call);
   const found = affected.filter(({ keys }) => keys.length > 0);
   if (found.length > 0) {
-    const statement = deleteLatestStatement(deps.cluster, found.length);
-    await mutateLatest(deps, statement, parametersOf(found.map(({ erased, keys }) => ({ ...erased, keys }))));
+    const rewritten = found.filter(({ erased }) => erased.latest === 'rewrite');
+    await noteRewrites(
+      call,
+      rewritten.map(({ erased: { id }, keys }) => ({ id, keys })),
+    );
+    const statement = deleteLatestStatement(call.cluster, found.length);
+    await mutateLatest(call, statement, parametersOf(found.map(({ erased, keys }) => ({ ...erased, keys }))));
   }
   return affected;
 }
@@ -118,66 +170,71 @@ async function deleteLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise
  * keys otherwise. A device may have any number of records, so some of them are divided at a time. A call that runs out
  * of time has made progress, because the values of a device stay the same.
  */
-async function divideRecords(deps: CarryOutDeps, affected: readonly Affected[]): Promise<boolean> {
+async function divideRecords(call: Call, affected: readonly Affected[]): Promise<boolean> {
   if (affected.length === 0) return false;
   const query = recordsWithKeysQuery(affected.length);
-  const names = await read<RecordName & { covered: number }>(deps, query, parametersOf(affected.map(erasedOf)));
+  const names = await read<RecordName & { covered: number }>(call, query, parametersOf(affected.map(erasedOf)));
   const devices = new Set([
     ...affected.filter(({ keys }) => keys.length > 0).map(({ erased }) => erased.device),
     ...names.filter(({ covered }) => covered === 1).map(({ device }) => Number(device)),
   ]);
   const divided = names.filter(({ device }) => devices.has(Number(device)));
   for (let at = 0; at < divided.length; at += recordsMax) {
-    await divideSome(deps, affected, divided.slice(at, at + recordsMax));
+    await divideSome(call, divided.slice(at, at + recordsMax));
   }
   return divided.length > 0;
 }
 
-async function divideSome(
-  deps: CarryOutDeps,
-  affected: readonly Affected[],
-  names: readonly RecordName[],
-): Promise<void> {
+async function divideSome(call: Call, names: readonly RecordName[]): Promise<void> {
   const named = {
     devices: [...new Set(names.map(({ device }) => Number(device)))],
     hashes: `[${names.map(({ hash }) => hash).join()}]`,
     ranks: `[${names.map(({ rank }) => rank).join()}]`,
   };
-  const records = await read<RecordRow>(deps, recordsQuery, named);
+  const records = await read<RecordRow>(call, recordsQuery, named);
   const pointsOf = (row: RecordRow) => {
     const { device, seq, version } = row;
     return latestPointsOf([row]).map((point) => ({ ...point, device: Number(device), seq, version }));
   };
-  await insertPoints(deps, records.flatMap(pointsOf));
-  const left = new Set((await read<RecordName>(deps, recordNamesQuery, named)).map(nameOfRecord));
-  await mutateLatest(deps, deleteRecordsStatement(deps.cluster), named);
+  await insertPoints(call, records.flatMap(pointsOf));
+  const left = new Set((await read<RecordName>(call, recordNamesQuery, named)).map(nameOfRecord));
+  await mutateLatest(call, deleteRecordsStatement(call.cluster), named);
   const gone = records.filter((record) => !left.has(nameOfRecord(record)));
-  // The points that these deletes cover themselves are deleted next.
-  const suspects = gone.flatMap(pointsOf).filter((point) => {
-    return !affected.some(({ erased }) => erasesRow(erased, rowOf(point)));
-  });
-  if (suspects.length > 0) await deleteCovered(deps, suspects);
+  if (gone.length === 0) return;
+  const suspects = gone.flatMap(pointsOf);
+  await deleteCovered(call, suspects, await call.deletes.of([...new Set(suspects.map(({ device }) => device))]));
 }
 
 /**
- * Deletes points that were inserted when their record was gone: another delete may have divided the record, and deleted
- * points of it, between the read of the record and the insert. The tombstone of that delete was stored before that.
- * Markers do not show such a delete: a point that has expired gets none, and a delete that keeps the latest value makes
- * one as well. Of a record that is there after the insert, another delete deletes the inserted points, too: it deletes
- * the record first.
+ * Deletes those of the points that other deletes cover. The points were inserted when their record was gone: another
+ * delete may have divided the record, and deleted points of it, between the read of the record and the insert. The
+ * tombstone of that delete was stored before that. Markers do not show such a delete: a point that has expired gets
+ * none, and a delete that keeps the latest value makes one as well. Of a record that is there after the insert, another
+ * delete deletes the inserted points, too: it deletes the record first.
  */
-async function deleteCovered(deps: CarryOutDeps, points: readonly (Point & { device: number })[]): Promise<void> {
-  const devices = [...new Set(points.map(({ device }) => device))];
-  const deletes = (await deps.deletesOf(devices)).filter(({ latest }) => latest !== 'keep');
-  for (const device of devices) {
-    const own = points.filter((point) => point.device === device);
-    const covered = own.filter((point) => deletes.some((erased) => erasesRow(erased, rowOf(point))));
+async function deleteCovered(
+  call: Call,
+  points: readonly (LatestPoint & { device: number })[],
+  deletes: readonly Erased[],
+): Promise<void> {
+  for (const device of new Set(points.map((point) => point.device))) {
+    const own = call.own.filter((erased) => erased.device === device && erased.latest !== 'keep');
+    const others = deletes.filter((erased) => erased.device === device && erased.latest !== 'keep');
+    // `deleteLatest` deletes the points that the own deletes cover.
+    const covered = points.filter((point) => {
+      return point.device === device && isErased(others, point) && !isErased(own, point);
+    });
     if (covered.length === 0) continue;
-    await deletePoints(deps, device, covered);
-    const rewrites = deletes.filter(({ latest }) => latest === 'rewrite');
-    const isRewritten = (point: (typeof own)[number]) => rewrites.some((erased) => erasesRow(erased, rowOf(point)));
-    await rewriteLatest(deps, device, [...new Set(covered.filter(isRewritten).map(({ key }) => key))]);
+    const rewrites = others.filter(({ latest }) => latest === 'rewrite');
+    const rewritten = covered.filter((point) => isErased(rewrites, point)).map(({ key }) => key);
+    if (rewritten.length > 0) await noteRewrites(call, [{ id: own[0]!.id, keys: rewritten }]);
+    await deletePoints(call, device, covered);
+    await rewriteLatest(call, device, rewritten);
   }
+}
+
+function isErased(deletes: readonly Erased[], point: LatestPoint & { device: number }): boolean {
+  return deletes.some((erased) => erasesRow(erased, rowOf(point)));
 }
 
 /** `JSON.stringify` writes -0 as 0. */
@@ -185,7 +242,7 @@ function jsonOf<Row extends { num: number }>(row: Row): string {
   return JSON.stringify(Object.is(row.num, -0) ? { ...row, num: '-0' } : row);
 }
 
-function rowOf({ device, key, ts, version }: { device: number; key: string; ts: string; version: string }) {
+function rowOf({ device, key, ts, version }: Omit<LatestPoint, 'seq'> & { device: number }) {
   return { device, key, ts: Number(ts), order: orderOfVersion(BigInt(version), BigInt(ts)) };
 }
 
@@ -193,7 +250,7 @@ function nameOfRecord({ hash, rank }: RecordName): string {
   return `${hash} ${rank}`;
 }
 
-function erasedOf({ erased }: Affected): Erased {
+function erasedOf({ erased }: Affected): StoredDelete {
   return erased;
 }
 
@@ -204,6 +261,10 @@ function erasedOf({ erased }: Affected): Erased {
  * Deletes what this call has inserted and nothing else: a delete may have kept a latest value whose point is gone.
  */
 async function rewriteLatest(deps: CarryOutDeps, device: number, keys: string[]): Promise<void> {
+  for (const some of pieces(keys, nameBytes)) await rewriteSome(deps, device, some);
+}
+
+async function rewriteSome(deps: CarryOutDeps, device: number, keys: string[]): Promise<void> {
   let open = keys;
   for (let round = 0; open.length > 0; round += 1) {
     if (round === rewritesMax) throw new NotYet('other deletes mark the points that become the latest ones');
@@ -232,17 +293,21 @@ interface RecordRow extends LatestRow, RecordName {
   version: string;
 }
 
-/** A row of one point, as `insertLatestPoints` takes it. */
-interface Point {
-  device: number | string;
+/** What names a point of a device in `latest`. */
+interface LatestPoint {
   key: string;
   ts: string;
   seq: number;
+  version: string;
+}
+
+/** A row of one point, as `insertLatestPoints` takes it. */
+interface Point extends LatestPoint {
+  device: number | string;
   kind: number;
   num: number;
   int: string;
   text: string;
-  version: string;
 }
 
 async function insertPoints(deps: CarryOutDeps, points: readonly Point[]): Promise<void> {
@@ -252,21 +317,27 @@ async function insertPoints(deps: CarryOutDeps, points: readonly Point[]): Promi
 }
 
 /** Deletes these points of the device from the latest values, and no other point of their keys. */
-async function deletePoints(deps: CarryOutDeps, device: number, points: readonly Point[]): Promise<void> {
-  if (points.length === 0) return;
-  await mutateLatest(deps, deleteLatestPointsStatement(deps.cluster), namesOf(device, points));
+async function deletePoints(deps: CarryOutDeps, device: number, points: readonly LatestPoint[]): Promise<void> {
+  for (const some of pieces(points, ({ key }) => nameBytes(key))) {
+    await mutateLatest(deps, deleteLatestPointsStatement(deps.cluster), namesOf(device, some));
+  }
 }
 
-function namesOf(device: number, points: readonly Point[]): Parameters {
+/** Bytes of a point in `namesOf`: its key, and its name, which has numbers and the key. */
+function nameBytes(key: string): number {
+  return 2 * Buffer.byteLength(key) + 60;
+}
+
+function namesOf(device: number, points: readonly LatestPoint[]): Parameters {
   return { device, keys: [...new Set(points.map(({ key }) => key))], names: points.map(nameOfPoint) };
 }
 
 /** Returns each delete that concerns latest values, with the keys of the covered latest values, except in records. */
-async function affectedLatest(deps: CarryOutDeps, all: readonly Erased[]): Promise<Affected[]> {
-  const asked = all.filter(({ latest }) => latest !== 'keep');
+async function affectedLatest(call: Call): Promise<Affected[]> {
+  const asked = call.own.filter(({ latest }) => latest !== 'keep');
   if (asked.length === 0) return [];
   const text = await read<{ device: string; key: string; ts: string; order: string }>(
-    deps,
+    call,
     erasedLatestQuery(asked.length),
     parametersOf(asked),
   );

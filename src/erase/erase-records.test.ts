@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
 import { Random } from '../../test/harness/random.ts';
+import { deletesInMemory } from '../../test/harness/stored-deletes.ts';
 import type { ClickHouse } from '../clickhouse/client.ts';
 import { recordKind } from '../clickhouse/latest-rows.ts';
 import { insertLatest, insertTelemetry } from '../clickhouse/statements.ts';
@@ -12,6 +13,7 @@ import { readHistory } from '../telemetry/query.ts';
 import { Rows } from '../telemetry/rows.ts';
 import { Kind } from '../value/typed.ts';
 import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
+import type { StoredDelete } from './stored-deletes.ts';
 import type { Erased } from './tombstone-store.ts';
 
 let embedded: SharedClickHouse;
@@ -48,23 +50,26 @@ async function ship(device: number, { ts, keys, order }: Sent, isPacked: boolean
   await embedded.clickhouse.insertBlocks(insertLatest, isPacked ? packed! : block);
 }
 
-/** The deletes of each device, as PostgreSQL has them. */
-const deletesOf = new Map<number, Erased[]>();
+const { all: allDeletes, deletes } = deletesInMemory();
 
-function depsOf(clickhouse: ClickHouse) {
-  return {
-    clickhouse,
-    cluster: '',
-    msLeft: () => 60_000,
-    deletesOf: async (devices: number[]) => devices.flatMap((device) => deletesOf.get(device) ?? []),
-    mayHaveBegun: false,
-  };
+function depsOf(clickhouse: ClickHouse, mayHaveBegun = false) {
+  return { clickhouse, cluster: '', msLeft: () => 60_000, deletes, mayHaveBegun };
 }
 
-async function erase(asked: Omit<Erased, 'aheadWriters' | 'aheadOrders'>, clickhouse = embedded.clickhouse) {
-  const erased = { ...asked, aheadWriters: [], aheadOrders: [] };
-  deletesOf.set(asked.device, [...(deletesOf.get(asked.device) ?? []), erased]);
+async function erase(
+  asked: Omit<StoredDelete, 'id' | 'aheadWriters' | 'aheadOrders'>,
+  clickhouse = embedded.clickhouse,
+) {
+  const erased = { id: allDeletes.length + 1, ...asked, aheadWriters: [], aheadOrders: [] };
+  allDeletes.push(erased);
   await eraseSeries(depsOf(clickhouse), [erased]);
+}
+
+/** Repeats all deletes of the device in their order, as after a host that has ended. */
+async function repeat(device: number): Promise<void> {
+  for (const erased of allDeletes) {
+    if (erased.device === device && 'id' in erased) await eraseSeries(depsOf(embedded.clickhouse, true), [erased]);
+  }
 }
 
 async function shown(device: number): Promise<unknown> {
@@ -217,8 +222,8 @@ test('deletes that share their statements divide the records of their own device
   for (const device of [covered, other]) await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
   const shared = { ...whole, orderNumber: orderAt(2).toString(), latest: 'delete' as const, aheadWriters: [] };
   await eraseSeries(depsOf(embedded.clickhouse), [
-    { ...shared, device: covered, keys: ['a'], aheadOrders: [] },
-    { ...shared, device: other, keys: ['c'], aheadOrders: [] },
+    { ...shared, id: 1, device: covered, keys: ['a'], aheadOrders: [] },
+    { ...shared, id: 2, device: other, keys: ['c'], aheadOrders: [] },
   ]);
   expect([await kindsOf(covered), await kindsOf(other)]).toEqual([[Kind.double], [recordKind]]);
   expect((await readLatest(embedded.clickhouse, covered)).map(({ key }) => key)).toEqual(['b']);
@@ -269,7 +274,7 @@ describe('a point that another delete covers while its record is divided', () =>
     await embedded.clickhouse.exec(`DELETE FROM telemetry WHERE device = ${device}`);
     const { clickhouse } = interruptedAt('insertBlocks', async () => {
       const gone = { device, keys: null, startTs: 0, endTs: 0, orderNumber: null, latest: 'delete' as const };
-      deletesOf.set(device, [{ ...gone, aheadWriters: [], aheadOrders: [] }]);
+      allDeletes.push({ ...gone, aheadWriters: [], aheadOrders: [] });
       await eraseDevices(depsOf(embedded.clickhouse), [device]);
     });
     await erase(of(device, 'a', 2, 'delete'), clickhouse);
@@ -285,6 +290,82 @@ describe('a point that another delete covers while its record is divided', () =>
     );
     await erase({ ...of(device, 'a', 3, 'delete'), startTs: begin }, clickhouse);
     expect(await readLatest(embedded.clickhouse, device)).toMatchObject([{ key: 'b', ts: begin - 5 }]);
+  });
+});
+
+describe('a delete that ends while it divides a record beside another delete', () => {
+  const key = (device: number, name: string, n: number, latest: Erased['latest']) => {
+    return { device, keys: [name], startTs: begin, endTs: 2 ** 50, orderNumber: orderAt(n).toString(), latest };
+  };
+
+  /** A client that ends at a statement after the other delete was carried out between read and insert. */
+  function endedBeside(other: () => Promise<void>, isEnd: (step: string) => boolean) {
+    const { clickhouse } = interruptedAt('insertBlocks', other);
+    let hasInserted = false;
+    return new Proxy(clickhouse, {
+      get(target, name: string) {
+        const value = Reflect.get(target, name) as unknown;
+        if (typeof value !== 'function') return value;
+        return async (...given: unknown[]) => {
+          if (hasInserted && isEnd(name)) throw new Error('ended');
+          hasInserted ||= name === 'insertBlocks';
+          return (await value.apply(target, given)) as unknown;
+        };
+      },
+    });
+  }
+
+  test.each([
+    ['leaves no value of the other delete', 721_000, 'delete', false, []],
+    ['leaves no value of the other delete when its telemetry has expired', 721_001, 'delete', true, []],
+    ['leaves the newest remaining point when the other delete rewrites', 721_002, 'rewrite', false, [-5]],
+    ['leaves the value that the other delete has kept', 721_003, 'keep', false, [0]],
+  ] as const)('%s', async (_, device, latest, isExpired, left) => {
+    await ship(device, { ts: begin - 5, keys: ['b', 'c'], order: orderAt(1) }, false);
+    await ship(device, { ts: begin, keys: ['b', 'c', 'a'], order: orderAt(2) }, true);
+    if (isExpired) await embedded.clickhouse.exec(`DELETE FROM telemetry WHERE device = ${device}`);
+    const other = async () => {
+      await erase(key(device, 'b', 4, latest));
+      if (latest === 'keep') await erase(key(device, 'a', 4, 'delete'));
+    };
+    const ended = endedBeside(other, () => true);
+    await expect(erase(key(device, 'a', 3, 'delete'), ended)).rejects.toThrow('ended');
+    await repeat(device);
+    const shownNow = (await readLatest(embedded.clickhouse, device)).map(({ key, ts }) => [key, ts - begin]);
+    expect(shownNow).toEqual([...left.map((ts) => ['b', ts]), ['c', 0]]);
+  });
+
+  test('leaves the newest remaining point when it has deleted the value and has not rewritten it', async () => {
+    const device = 721_010;
+    await ship(device, { ts: begin - 5, keys: ['b', 'c'], order: orderAt(1) }, false);
+    await ship(device, { ts: begin, keys: ['b', 'c', 'a'], order: orderAt(2) }, true);
+    const ended = endedBeside(
+      () => erase(key(device, 'b', 4, 'rewrite')),
+      (step) => step === 'insertBlocks',
+    );
+    await expect(erase(key(device, 'a', 3, 'delete'), ended)).rejects.toThrow('ended');
+    await repeat(device);
+    const shownNow = (await readLatest(embedded.clickhouse, device)).map(({ key, ts }) => [key, ts - begin]);
+    expect(shownNow).toEqual([
+      ['b', -5],
+      ['c', 0],
+    ]);
+  });
+
+  test('leaves no value of a deleted device', async () => {
+    const device = 721_011;
+    await ship(device, { ts: begin, keys: ['a', 'b'], order: orderAt(1) }, true);
+    const ended = endedBeside(
+      async () => {
+        const gone = { device, keys: null, startTs: 0, endTs: 0, orderNumber: null, latest: 'delete' as const };
+        allDeletes.push({ ...gone, aheadWriters: [], aheadOrders: [] });
+        await eraseDevices(depsOf(embedded.clickhouse), [device]);
+      },
+      () => true,
+    );
+    await expect(erase(key(device, 'a', 3, 'delete'), ended)).rejects.toThrow('ended');
+    await repeat(device);
+    expect(await readLatest(embedded.clickhouse, device)).toEqual([]);
   });
 });
 

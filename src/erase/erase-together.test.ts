@@ -2,10 +2,10 @@ import { expect, test } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
 import { EraseTogether } from './erase-together.ts';
-import type { Erased } from './tombstone-store.ts';
+import type { StoredDelete } from './stored-deletes.ts';
 
-function deleteOf(device: number, key = 'k'): Erased {
-  return { device, keys: [key], aheadWriters: [], aheadOrders: [] } as unknown as Erased;
+function deleteOf(device: number, key = 'k'): StoredDelete {
+  return { device, keys: [key], aheadWriters: [], aheadOrders: [] } as unknown as StoredDelete;
 }
 
 /** Batches that end when the test says so, and the devices that each of them has. */

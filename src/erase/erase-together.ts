@@ -9,12 +9,13 @@ import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { NotYet } from './erase-in-clickhouse.ts';
-import { type Erased, listBytesOf } from './tombstone-store.ts';
+import type { StoredDelete } from './stored-deletes.ts';
+import { listBytesOf } from './tombstone-store.ts';
 
 const timeIsOver = `the delete has not ended within ${limits.seriesDeleteMsMax / 1000} s: it is carried out in the background`;
 
 interface Waiting {
-  erased: Erased;
+  erased: StoredDelete;
   tenantId: string;
   /** Monotonic time at which the caller stops waiting. */
   until: number;
@@ -23,7 +24,7 @@ interface Waiting {
 }
 
 export class EraseTogether {
-  readonly #erase: (batch: Erased[], msLeft: () => number) => Promise<void>;
+  readonly #erase: (batch: StoredDelete[], msLeft: () => number) => Promise<void>;
   readonly #clock: Clock;
   readonly #scheduler = systemScheduler;
   readonly #waiting: FairQueue<Waiting>;
@@ -35,7 +36,7 @@ export class EraseTogether {
 
   constructor(
     clock: Clock,
-    erase: (batch: Erased[], msLeft: () => number) => Promise<void>,
+    erase: (batch: StoredDelete[], msLeft: () => number) => Promise<void>,
     waitingMax: number = limits.seriesDeletesWaitingMax,
   ) {
     this.#waiting = new FairQueue(waitingMax);
@@ -46,7 +47,7 @@ export class EraseTogether {
   /**
    * Resolves when the delete is carried out; rejects at `until`, after a failure of its batch, or when too many wait.
    */
-  add(erased: Erased, tenantId: string, until: number): Promise<void> {
+  add(erased: StoredDelete, tenantId: string, until: number): Promise<void> {
     return new Promise((resolve, reject) => {
       const waitMs = until - this.#clock.monotonic();
       const stopTimer = this.#scheduler.after(waitMs, () => reject(new NotYet(timeIsOver)));

@@ -64,7 +64,7 @@ afterAll(async () => {
 });
 
 beforeEach(async () => {
-  await postgres.query('truncate tombstones, journals, former_journals, lease');
+  await postgres.query('truncate tombstones, tombstone_rewrites, journals, former_journals, lease');
 });
 
 /** Counts what is written, and fails statements that `refuse` names. */
@@ -969,6 +969,52 @@ describe('a delete that rewrites latest values', () => {
     await reopenTombstones(postgres);
     await here.rounds();
     expect(await readable(device)).toEqual([[first], []]);
+  });
+
+  test('makes no latest value where a later delete has deleted the one that it had made, also when it is repeated', async () => {
+    const device = await shipped();
+    const here = host([1]);
+    expect(await here.remove({ device, ...ofThird })).toBe('done');
+    expect(await readable(device)).toEqual([[first, second], [second]]);
+    expect(await here.remove({ device, ...all, startTs: second, endTs: third })).toBe('done');
+    expect(await readable(device)).toEqual([[first], []]);
+    await reopenTombstones(postgres);
+    await here.rounds();
+    expect(await readable(device)).toEqual([[first], []]);
+  });
+
+  test('makes no latest value where a delete that had covered the same value has deleted it', async () => {
+    const device = await shipped();
+    const here = host([1]);
+    expect(await here.remove({ device, ...ofThird, latest: 'delete' })).toBe('done');
+    expect(await here.remove({ device, ...ofThird })).toBe('done');
+    await reopenTombstones(postgres);
+    await here.rounds();
+    expect(await readable(device)).toEqual([[first, second], []]);
+  });
+
+  test('leaves no point that another delete has deleted when it ended after it had inserted the point', async () => {
+    const device = await shipped();
+    const deleting = host([1]);
+    let isDone = false;
+    const ended = new Proxy(
+      slowToRewrite(() => deleting.remove({ device, ...ofThird, startTs: second, latest: 'delete' })),
+      {
+        get(target, name) {
+          const value = Reflect.get(target, name) as unknown;
+          if (typeof value !== 'function') return value;
+          return async (...parameters: unknown[]) => {
+            if (isDone) throw new ClickHouseError(48, 'transient', 'ended');
+            const answer = (await value.apply(target, parameters)) as unknown;
+            isDone ||= name === 'insertBlocks';
+            return answer;
+          };
+        },
+      },
+    );
+    expect(await host([1], ended).remove({ device, ...ofThird })).toBe('recorded');
+    await host([1]).rounds(3);
+    expect(await readable(device)).toEqual([[first], [first]]);
   });
 
   test.each(['INSERT INTO telemetry', 'insertBlocks'])(

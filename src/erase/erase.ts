@@ -31,13 +31,13 @@ import { isAway } from '../postgres/postgres-error.ts';
 import { Settling } from './delete-settling.ts';
 import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
 import type { SteadyClock } from './steady-clock.ts';
+import { storedDeletes } from './stored-deletes.ts';
 import {
   expireTombstones,
   fenceDevices,
   listBytesOf,
   markApplied,
   readMissing,
-  readTombstonesOf,
   readWaiting,
   type Tombstone,
 } from './tombstone-store.ts';
@@ -277,11 +277,11 @@ export class Eraser {
     const { postgres, shards, cluster, latestAheadMsMax = 0, clock, log } = this.#deps;
     const until = clock.monotonic() + limits.eraseBatchMsMax;
     const msLeft = () => until - clock.monotonic();
+    const deletes = storedDeletes(postgres);
     const end = shards.begin();
     try {
       for (const { clickhouse, items } of shards.byHolder(batch, ({ device }) => device)) {
-        const deletesOf = (devices: number[]) => readTombstonesOf(postgres, devices);
-        const deps = { clickhouse, cluster, latestAheadMsMax, msLeft, deletesOf, mayHaveBegun: true };
+        const deps = { clickhouse, cluster, latestAheadMsMax, msLeft, deletes, mayHaveBegun: true };
         if (items[0]!.orderNumber !== null) await eraseSeries(deps, items);
         else {
           await eraseDevices(

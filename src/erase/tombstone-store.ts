@@ -250,6 +250,22 @@ export async function readTombstonesOf(queries: Queries, devices: number[]): Pro
   ]);
 }
 
+/**
+ * Returns other tombstones of the devices of these, without those that keep latest values and those that were carried
+ * out long before one of these was stored. The hour is for a clock of the database that was set.
+ */
+export async function readTombstonesBeside(queries: Queries, ids: number[]): Promise<Tombstone[]> {
+  return await queries.query<Tombstone>(
+    `select ${columns} from tombstones
+      where id in (
+        select other.id from tombstones own join tombstones other on other.device = own.device
+         where own.id = any($1::bigint[]) and own.latest <> 'keep'
+           and not other.id = any($1::bigint[]) and other.latest <> 'keep'
+           and (other.applied_at is null or other.applied_at > own.recorded_at - interval '1 hour'))`,
+    [ids],
+  );
+}
+
 const orderMax = '9223372036854775807';
 
 /**

@@ -10,6 +10,7 @@ import { insertLatest, insertTelemetry } from '../../src/clickhouse/statements.t
 import { eraseSeries } from '../../src/erase/erase-in-clickhouse.ts';
 import { openStores } from '../../src/instance/stores/engines.ts';
 import { silentLog } from '../harness/silent-log.ts';
+import { noStoredDeletes } from '../harness/stored-deletes.ts';
 
 const inserts: URLSearchParams[] = [];
 const statements: string[] = [];
@@ -70,9 +71,10 @@ test('shipped blocks, with a time for the quorum below their own deadline', asyn
 test('what a delete writes, and the rows of the schema', async () => {
   const order = '9000000000000000';
   await eraseSeries(
-    { clickhouse, cluster: 'fleet', msLeft: () => 10_000, deletesOf: async () => [], mayHaveBegun: false },
+    { clickhouse, cluster: 'fleet', msLeft: () => 10_000, deletes: noStoredDeletes, mayHaveBegun: false },
     [
       {
+        id: 1,
         device: 1,
         keys: ['a'],
         startTs: 0,

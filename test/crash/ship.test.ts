@@ -22,6 +22,7 @@ import { Rows } from '../../src/telemetry/rows.ts';
 import { startTestClickHouse, type TestClickHouse } from '../harness/clickhouse-server.ts';
 import { fastClock } from '../harness/fast-clock.ts';
 import { silentLog } from '../harness/silent-log.ts';
+import { noStoredDeletes } from '../harness/stored-deletes.ts';
 
 let embedded: TestClickHouse;
 let home: string;
@@ -210,8 +211,8 @@ test('a delete takes what was written up to its order, and nothing that came lat
   await append(channel, device, [['a', 150, 2]]);
   await shipAll(channel);
   const { clickhouse } = embedded;
-  const erased = { device, keys: ['a'], startTs: 100, endTs: 200, orderNumber: order, latest: 'keep' as const };
-  await eraseSeries({ clickhouse, cluster: '', msLeft: () => 30_000, deletesOf: async () => [], mayHaveBegun: false }, [
+  const erased = { id: 1, device, keys: ['a'], startTs: 100, endTs: 200, orderNumber: order, latest: 'keep' as const };
+  await eraseSeries({ clickhouse, cluster: '', msLeft: () => 30_000, deletes: noStoredDeletes, mayHaveBegun: false }, [
     { ...erased, aheadWriters: [], aheadOrders: [] },
   ]);
   expect(await stored('telemetry', device)).toEqual([
