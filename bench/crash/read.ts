@@ -88,8 +88,8 @@ async function latestPoints(engine: Engine, device?: string): Promise<ReturnType
   const where = device === undefined ? '' : `WHERE device = ${device}`;
   const cells = await engine.clickhouse(`SELECT device, ${latestColumns} FROM latest FINAL ${where}`);
   const rowsOf = new Map<string, LatestRow[]>();
-  for (const [of = '', name = '', ts = '', kind, num, int = '', string = '', record = '', rank = ''] of cells) {
-    const row = { name, ts, kind: Number(kind), num: Number(num), int, string, record, rank };
+  for (const [of = '', name = '', ts = '', kind, num, int = '', string = '', rank = ''] of cells) {
+    const row = { name, ts, kind: Number(kind), num: Number(num), int, string, rank };
     rowsOf.set(of, [...(rowsOf.get(of) ?? []), row]);
   }
   return [...rowsOf.values()].flatMap(latestPointsOf);

@@ -87,9 +87,12 @@ export function deleteLatestStatement(cluster: string, count: number): string {
 const recordName = 'cityHash64(device, key)';
 /** The parameters `hashes` and `ranks` name records that were read; 0 is the rank of a record that is not named. */
 const namedRank = `arrayElement({ranks:Array(UInt128)}, indexOf({hashes:Array(UInt64)}, ${recordName}))`;
-/** Records that were read, and older ones of the same keys. A record that was stored after the read is none of these. */
+/** Records that were read, and older ones of the same keys, but no record that was stored after the read. */
 const namedRecords = `${isRecord} AND ${erasedDevices} AND rank <= ${namedRank}`;
-/** In PREWHERE, the names spare ClickHouse the texts of other records. `rank` is the column, and not the text of it. */
+/**
+ * With the names in PREWHERE, ClickHouse does not read the texts of other records. The setting makes `rank` the column,
+ * and not the text of it.
+ */
 const fromNamed = `FROM latest FINAL PREWHERE ${erasedDevices} AND has({hashes:Array(UInt64)}, ${recordName})
   WHERE ${namedRecords} SETTINGS prefer_column_name_to_alias = 1`;
 const nameColumns = `device, toString(${recordName}) AS hash, toString(rank) AS rank`;

@@ -16,6 +16,7 @@ import type { readHighOrders } from '../ingest/journal-store.ts';
 import { orderUpTo } from '../ingest/order-number.ts';
 import type { Queries } from '../postgres/client.ts';
 import { isAway } from '../postgres/postgres-error.ts';
+import { storedDeletes } from './deletes-store.ts';
 import { eraseSeries, NotYet } from './erase-in-clickhouse.ts';
 import { EraseTogether } from './erase-together.ts';
 import {
@@ -24,7 +25,6 @@ import {
   type SettledJournals,
   seriesStatements,
 } from './series-statements.ts';
-import { storedDeletes } from './stored-deletes.ts';
 import type { LatestFate, Tombstone } from './tombstone-store.ts';
 
 const { sleep } = systemScheduler;

@@ -31,7 +31,7 @@ import type { LatestRow } from '../clickhouse/latest-rows.ts';
 import type { Parameters } from '../clickhouse/read.ts';
 import { orderOfVersion } from '../telemetry/block.ts';
 import { latestPointsOf } from '../telemetry/latest-records.ts';
-import type { Rewrites, StoredDelete, StoredDeletes } from './stored-deletes.ts';
+import type { Rewrites, StoredDelete, StoredDeletes } from './deletes-store.ts';
 import { type Erased, erasesRow } from './tombstone-store.ts';
 
 interface CarryOutDeps {

@@ -12,8 +12,8 @@ import { packRecords } from '../telemetry/pack-records.ts';
 import { readHistory } from '../telemetry/query.ts';
 import { Rows } from '../telemetry/rows.ts';
 import { Kind } from '../value/typed.ts';
+import type { StoredDelete } from './deletes-store.ts';
 import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
-import type { StoredDelete } from './stored-deletes.ts';
 import type { Erased } from './tombstone-store.ts';
 
 let embedded: SharedClickHouse;

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
 import { systemClock as clock } from '../base/clock.ts';
 import { limits } from '../base/limits.ts';
+import type { StoredDelete } from './deletes-store.ts';
 import { EraseTogether } from './erase-together.ts';
-import type { StoredDelete } from './stored-deletes.ts';
 
 function deleteOf(device: number, key = 'k'): StoredDelete {
   return { device, keys: [key], aheadWriters: [], aheadOrders: [] } as unknown as StoredDelete;

@@ -8,8 +8,8 @@ import type { Clock } from '../base/clock.ts';
 import { FairQueue } from '../base/fair-queue.ts';
 import { limits } from '../base/limits.ts';
 import { systemScheduler } from '../base/scheduler.ts';
+import type { StoredDelete } from './deletes-store.ts';
 import { NotYet } from './erase-in-clickhouse.ts';
-import type { StoredDelete } from './stored-deletes.ts';
 import { listBytesOf } from './tombstone-store.ts';
 
 const timeIsOver = `the delete has not ended within ${limits.seriesDeleteMsMax / 1000} s: it is carried out in the background`;

@@ -29,9 +29,9 @@ import type { Postgres } from '../postgres/client.ts';
 import { giveBackLease, takeLease } from '../postgres/lease.ts';
 import { isAway } from '../postgres/postgres-error.ts';
 import { Settling } from './delete-settling.ts';
+import { storedDeletes } from './deletes-store.ts';
 import { eraseDevices, eraseSeries } from './erase-in-clickhouse.ts';
 import type { SteadyClock } from './steady-clock.ts';
-import { storedDeletes } from './stored-deletes.ts';
 import {
   expireTombstones,
   fenceDevices,

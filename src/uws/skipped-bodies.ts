@@ -36,7 +36,7 @@ export class SkippedBodies {
   }
 }
 
-export class SkippedBody {
+class SkippedBody {
   readonly #exchange: Exchange;
   readonly #isLong: boolean;
   /** The bodies whose answers wait for their ends. */

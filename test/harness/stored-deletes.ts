@@ -1,5 +1,5 @@
 /** The deletes of a test without PostgreSQL. */
-import type { Rewrites, StoredDelete, StoredDeletes } from '../../src/erase/stored-deletes.ts';
+import type { Rewrites, StoredDelete, StoredDeletes } from '../../src/erase/deletes-store.ts';
 import type { Erased } from '../../src/erase/tombstone-store.ts';
 
 export const noStoredDeletes: StoredDeletes = {
