@@ -39,9 +39,10 @@ test('a large body without a place in the queue is refused before it arrives, an
       }),
     );
     expect(expectError(refused, 503)).toContain('Too many large messages');
-    // The rest of the body, which still arrives, is skipped.
+    // The rest of the body, which still arrives, is skipped, and then the connection is closed.
+    expect(refused.headers.get('connection')).toBe('close');
     await announced.send(body);
-    expect((await announced.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+    expect(await announced.untilClosed()).toBe('');
 
     const answer = await (await connect()).ask({ path: `/api/v1/${ofOther.token}/telemetry`, body }, 30_000);
     expect(answer.status).toBe(200);
@@ -70,7 +71,11 @@ test('a large body beyond the rate limit of its device is refused before it arri
     const announced = await announce(whole);
     expectError(await announced.response(), 429);
     await announced.send(body);
-    expect((await announced.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+    expect(await announced.untilClosed()).toBe('');
+    // After a body that ends soon, the connection is usable.
+    const sent = await announce(whole, body);
+    expectError(await sent.response(), 429);
+    expect((await sent.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
     // A body in pieces says its length only as it arrives.
     const piece = body.padEnd(2_000_000);
     const inPieces = await announce({ 'Transfer-Encoding': 'chunked' }, `1e8480\r\n${piece}\r\n`);
@@ -78,7 +83,7 @@ test('a large body beyond the rate limit of its device is refused before it arri
 
     const last = await announce(whole);
     // The answer to a later request shows that the head has arrived.
-    expect((await announced.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
+    expect((await sent.ask({ method: 'GET', path: '/livez' })).status).toBe(200);
     const stopped = engine.stop();
     expectError(await last.response(), 429);
     await stopped;
