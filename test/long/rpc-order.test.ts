@@ -52,7 +52,8 @@ async function receiveAll(client: MqttClient): Promise<number[]> {
 }
 
 test('devices that connect all at once get what waits for them in the order of creation', async () => {
-  const names = Array.from({ length: deviceCount }, (_, n) => ({ name: `waiting ${n}` }));
+  const turn = crypto.randomUUID();
+  const names = Array.from({ length: deviceCount }, (_, n) => ({ name: `waiting ${n} ${turn}` }));
   const devices = await hosts[0]!.api.createDevices(names);
   const sent = await Promise.all(devices.map((device, place) => sendByTurns(device, place)));
   const clients: MqttClient[] = [];
