@@ -7,6 +7,7 @@
  * leave it by a mutation.
  */
 import { haveKeys, isRecord, latestColumns, latestKeysQuery } from './latest-rows.ts';
+import { localTables } from './local-tables.ts';
 import { notAhead } from './statements.ts';
 
 const pointKey = 'device, key, ts, seq, origin';
@@ -80,7 +81,7 @@ export function deleteLatestStatement(cluster: string, count: number): string {
   const keys = (n: number) => `(device = {device${n}:UInt64} AND key IN {keys${n}:Array(String)}
     AND ts < {endTs${n}:Int64} AND ${upToOrder(n)})`;
   const all = Array.from({ length: count }, (_, n) => keys(n)).join(' OR ');
-  return `DELETE FROM ${holder('latest', cluster)} WHERE ${all}`;
+  return `DELETE FROM ${localTables('latest', cluster)} WHERE ${all}`;
 }
 
 /** Names the device and the keys of a record in few bytes: parameters are sent in the URL of a request. */
@@ -123,13 +124,13 @@ export const insertLatestPoints: string = `INSERT INTO latest (${columnsOfLatest
 
 /** Returns the statement that deletes records that were read. The values of later records are nowhere else. */
 export function deleteRecordsStatement(cluster: string): string {
-  return `DELETE FROM ${holder('latest', cluster)} WHERE ${namedRecords}`;
+  return `DELETE FROM ${localTables('latest', cluster)} WHERE ${namedRecords}`;
 }
 
 export const latestOfDevicesQuery = `SELECT DISTINCT device FROM latest WHERE ${erasedDevices}`;
 
 export function deleteLatestOfDevicesStatement(cluster: string): string {
-  return `DELETE FROM ${holder('latest', cluster)} WHERE ${erasedDevices}`;
+  return `DELETE FROM ${localTables('latest', cluster)} WHERE ${erasedDevices}`;
 }
 
 const pointName = `concat(toString(ts), ' ', toString(seq), ' ', toString(version), ' ', toString(key))`;
@@ -164,14 +165,10 @@ export const keysWithLatestQuery: string = latestKeysQuery(`WHERE device = {devi
 
 /** Returns the statement that deletes single points of a device from `latest`. */
 export function deleteLatestPointsStatement(cluster: string): string {
-  return `DELETE FROM ${holder('latest', cluster)} WHERE device = {device:UInt64} AND NOT ${isRecord}
+  return `DELETE FROM ${localTables('latest', cluster)} WHERE device = {device:UInt64} AND NOT ${isRecord}
     AND key IN {keys:Array(String)} AND ${pointName} IN {names:Array(String)}`;
 }
 
 /** Counts mutations of `latest` that have not ended. */
 export const mutationsOfLatestQuery = `SELECT count() AS count FROM system.mutations
   WHERE database = currentDatabase() AND table IN ('latest', 'latest_local') AND NOT is_done`;
-
-function holder(table: string, cluster: string): string {
-  return cluster === '' ? table : `${table}_local ON CLUSTER '${cluster}'`;
-}
