@@ -718,6 +718,13 @@ export const limits = {
   rpcElderWaitMs: 500,
   /** Further time for a living owner to deliver its older command: the owner is asked meanwhile. */
   rpcElderMsMax: 4_000,
+  /**
+   * First pause before PostgreSQL is asked again whether an older persistent command still waits; each pause is twice
+   * the previous one.
+   */
+  rpcElderReadMsMin: 10,
+  /** Longest pause before PostgreSQL is asked again whether an older persistent command still waits. */
+  rpcElderReadMsMax: 320,
   /** First pause before a command that no listener took is offered again; each pause is twice the previous one. */
   rpcRepeatMsMin: 1_000,
   /** Longest pause before a command is offered again; then the command waits for a new listener. */
@@ -734,6 +741,11 @@ export const limits = {
   rpcPersistentPerDeviceMax: 1_000,
   /** Lease of the owner of a persistent command. */
   rpcLeaseMs: 5_000,
+  /**
+   * Time without a renewal of its lease after which an owner is waited for no longer; a living one renews after a
+   * quarter of the lease and one sweep at the latest.
+   */
+  rpcSilentOwnerMs: 3_000,
   /** Interval at which the rows of persistent commands are checked. */
   rpcSweepMs: 1_000,
   /** Rows that one check claims, and rows whose end one check writes again. */

@@ -20,6 +20,14 @@ interface OfferingDeps {
   order: OldestFirst;
 }
 
+interface OlderWait {
+  readonly command: Command;
+  /** Monotonic time at which the command has waited long enough. */
+  readonly endsAt: number;
+  /** The pause before PostgreSQL is asked again. */
+  pauseMs: number;
+}
+
 /** The offers to the sessions of one device. */
 interface Delivery {
   /** The command that is on offer. */
@@ -35,6 +43,8 @@ interface Delivery {
   stopRepeat: (() => void) | undefined;
   /** The pause before that offer. */
   repeatMs: number;
+  /** The wait of a command for older ones that PostgreSQL names; undefined when no command has waited for them. */
+  olderWait: OlderWait | undefined;
   /** Ends the notices of sessions that open. */
   leave(): void;
 }
@@ -65,6 +75,7 @@ export class Offering {
         offersAgain: false,
         stopRepeat: undefined,
         repeatMs: limits.rpcRepeatMsMin,
+        olderWait: undefined,
         leave,
       });
     }
@@ -142,13 +153,21 @@ export class Offering {
     assert(delivery.offering === undefined, 'one command of a device is on offer at a time');
     delivery.offering = command;
     let isHeldUp = false;
+    let isEarly = false;
     const outcome = await downlink.offer(device, 'rpc', request, {
       now: () => {
         isHeldUp = order.yields(command);
         return !isHeldUp && waiters.has(command);
       },
       granted: (isGranted) => command.granted(isGranted),
-      stored: command.isWanted && (() => isStillWanted(command)),
+      stored:
+        command.wanted &&
+        (async () => {
+          const { isWanted, older } = await command.wanted!();
+          if (!isWanted) command.withdrawn();
+          isEarly = isWanted && this.#isEarly(delivery, command, older);
+          return isWanted && !isEarly;
+        }),
     });
     const { earlyConfirm } = delivery;
     delivery.offering = undefined;
@@ -172,9 +191,31 @@ export class Offering {
     } else if (isHeldUp) {
       // A session exists, but an older command was announced while this one was offered.
       order.mustWait(command);
+    } else if (isEarly) {
+      this.#readLater(device, delivery);
     } else {
       this.#repeatLater(device, delivery);
     }
+  }
+
+  /**
+   * True while older commands of other owners must go first, for at most `rpcElderMsMax`. PostgreSQL names them: an
+   * owner that begins to own commands of the device does not know the announcements of the others yet, and an owner
+   * that was paused may have forgotten them.
+   */
+  #isEarly(delivery: Delivery, command: Command, older: readonly number[]): boolean {
+    const { clock, order } = this.#deps;
+    const { device } = command;
+    const unsettled = order.unsettled(device, older);
+    if (unsettled.length === 0) return false;
+    const now = clock.monotonic();
+    if (delivery.olderWait?.command !== command) {
+      const endsAt = now + limits.rpcElderMsMax;
+      delivery.olderWait = { command, endsAt, pauseMs: limits.rpcElderReadMsMin };
+    }
+    if (now < delivery.olderWait.endsAt) return true;
+    order.settle(device, unsettled);
+    return false;
   }
 
   #taken(command: Command): void {
@@ -182,6 +223,20 @@ export class Offering {
     waiters.take(command);
     order.left(command);
     command.taken();
+  }
+
+  /**
+   * Offers a command again that must let older ones of other owners go first. A short pause is often enough: the older
+   * one was taken, and its new status is on the way to PostgreSQL.
+   */
+  #readLater(device: number, delivery: Delivery): void {
+    const wait = delivery.olderWait!;
+    delivery.stopRepeat?.();
+    delivery.stopRepeat = this.#deps.scheduler.after(wait.pauseMs, () => {
+      delivery.stopRepeat = undefined;
+      wait.pauseMs = Math.min(2 * wait.pauseMs, limits.rpcElderReadMsMax);
+      this.offer(device);
+    });
   }
 
   /**
@@ -200,11 +255,4 @@ export class Offering {
       this.offer(device);
     });
   }
-}
-
-/** Returns false, and withdraws the command, when no session may get it any more. */
-async function isStillWanted(command: Command): Promise<boolean> {
-  const isWanted = await command.isWanted!();
-  if (!isWanted) command.withdrawn();
-  return isWanted;
 }

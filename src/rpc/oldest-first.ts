@@ -39,6 +39,11 @@ interface DeviceOrder {
    * these commands.
    */
   readonly passedOver: Set<number>;
+  /**
+   * Commands of other owners that have gone, or for which a command here has waited in vain. PostgreSQL may still name
+   * them as waiting.
+   */
+  readonly settled: Set<number>;
   /** The wait of the oldest command here for older ones; undefined while no command waits for another. */
   wait: Wait | undefined;
   /** Stops the announcement that is due. */
@@ -61,6 +66,7 @@ export class OldestFirst {
     this.#devices.set(device, {
       elsewhere: new Set(),
       passedOver: new Set(),
+      settled: new Set(),
       wait: undefined,
       stopAnnouncement: undefined,
     });
@@ -155,6 +161,18 @@ export class OldestFirst {
     }
   }
 
+  /** Returns those of the older commands, which PostgreSQL names, that must go first. */
+  unsettled(device: number, older: readonly number[]): number[] {
+    const order = this.#devices.get(device);
+    return order === undefined ? [] : older.filter((id) => !order.settled.has(id));
+  }
+
+  /** Called when a command here has waited for these older ones in vain. */
+  settle(device: number, older: readonly number[]): void {
+    const order = this.#devices.get(device);
+    if (order !== undefined) for (const id of older) note(order.settled, id);
+  }
+
   /** Called with the outcome of an offer: whether a session took the command. */
   offered(device: number, isTaken: boolean): void {
     const order = this.#devices.get(device);
@@ -180,8 +198,9 @@ export class OldestFirst {
     const order = this.#devices.get(device);
     if (order === undefined) return;
     order.passedOver.delete(id);
+    order.settled.delete(id);
     order.wait?.silent.delete(id);
-    noteElsewhere(order, id);
+    note(order.elsewhere, id);
     if (!isNew) return;
     for (const command of this.#deps.queued(device)) {
       if (!this.#announced.has(command) || (isAsking && !isOlder(command.id, id))) continue;
@@ -193,6 +212,7 @@ export class OldestFirst {
   gone(device: number, id: number): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
+    note(order.settled, id);
     if (order.elsewhere.delete(id)) this.#waitAgain(device, order, id);
     else if (!order.passedOver.delete(id)) return;
     this.#deps.onFree(device);
@@ -230,11 +250,12 @@ export class OldestFirst {
 
 /** Makes the commands that were passed over hold up younger ones again. */
 function countAgain(order: DeviceOrder): void {
-  for (const id of order.passedOver) noteElsewhere(order, id);
+  for (const id of order.passedOver) note(order.elsewhere, id);
   order.passedOver.clear();
 }
 
-function noteElsewhere({ elsewhere }: DeviceOrder, id: number): void {
-  elsewhere.add(id);
-  if (elsewhere.size > limits.rpcElsewhereMax) elsewhere.delete(elsewhere.values().next().value!);
+/** Adds the id, in place of the one that was added first when the set has its most. */
+function note(ids: Set<number>, id: number): void {
+  ids.add(id);
+  if (ids.size > limits.rpcElsewhereMax) ids.delete(ids.values().next().value!);
 }

@@ -29,6 +29,7 @@ import {
   deleteRpc,
   insertRpc,
   isDeviceOf,
+  type Keeping,
   keepsRpc,
   type OwnedRpc,
   pruneRpcs,
@@ -38,7 +39,7 @@ import {
   type StoredRpc,
   updateRpcStatus,
 } from './store.ts';
-import type { Command } from './waiters.ts';
+import type { Command, Wanted } from './waiters.ts';
 
 interface PersistentRpcsDeps {
   postgres: Queries;
@@ -200,7 +201,7 @@ export class PersistentRpcs {
     const command: Command = {
       ...{ device, tenantId, customerId, id: number, method, params, oneway, deadline },
       ...{ persistent: true, stage, heapAt: -1 },
-      isWanted: () => this.#isWanted(held),
+      wanted: () => this.#wanted(held),
       granted: () => {},
       taken: () => {
         held.takenAt = clock.monotonic();
@@ -237,22 +238,23 @@ export class PersistentRpcs {
   }
 
   /**
-   * Returns false when another worker has claimed the row. Returns true even when the store is unavailable: a second
-   * delivery is better than none. The command of a customer's user waits for the store then, and ends when the customer
-   * has lost the device.
+   * A command is not wanted when another worker has claimed the row. It is wanted even when the store is unavailable: a
+   * second delivery is better than none. The command of a customer's user waits for the store then, and ends when the
+   * customer has lost the device.
    */
-  async #isWanted(held: Held): Promise<boolean> {
+  async #wanted(held: Held): Promise<Wanted> {
     const { postgres } = this.#deps;
     const { id, device, callerCustomerId } = held.stored;
-    let isKept = true;
+    let keeping: Keeping = { isKept: true, older: [] };
     let isAllowed = callerCustomerId === null;
     const isRead = await this.#attempt(async () => {
-      isKept = await keepsRpc(postgres, this.#owner, id);
+      keeping = await keepsRpc(postgres, this.#owner, id);
       if (callerCustomerId !== null) isAllowed = await isDeviceOf(postgres, device, callerCustomerId);
     });
+    const { isKept, older } = keeping;
     if (isRead && isKept && !isAllowed) this.#failed(held, otherCustomer().message);
     // A command that is not wanted leaves this worker. While its row is open, it is claimed again.
-    return isKept && isAllowed;
+    return { isWanted: isKept && isAllowed, older };
   }
 
   #delivered(held: Held): void {

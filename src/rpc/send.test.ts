@@ -38,11 +38,13 @@ class Rows implements Queries {
   deleted = false;
   /** The milliseconds of a read that checks whether a command still exists. */
   askMs = 0;
+  /** The older commands of the device that wait at other owners. */
+  older: number[] = [];
   /** True: a reply belongs to a stored command. */
   isStored = false;
 
   async query<Row>(text: string, values: unknown[] = []): Promise<Row[]> {
-    if (this.askMs > 0 && text.includes('as lasts from rpc')) await steadySleep(this.askMs);
+    if (this.askMs > 0 && text.includes('as lasts,')) await steadySleep(this.askMs);
     if (text.startsWith("update rpc set status = 'SUCCESSFUL'")) {
       this.storing += 1;
       this.storedAtOnce = Math.max(this.storedAtOnce, this.storing);
@@ -64,7 +66,7 @@ class Rows implements Queries {
       return [1];
     }
     if (text.startsWith("update rpc set status = 'SUCCESSFUL'")) return this.isStored ? [1] : [];
-    if (text.includes('as lasts from rpc')) return this.deleted ? [] : [{ lasts: true }];
+    if (text.includes('as lasts,')) return this.deleted ? [] : [{ lasts: true, older: this.older }];
     return text.startsWith('insert into rpc (') ? [1] : [];
   }
 }
@@ -466,6 +468,28 @@ test.each([
     await Promise.all([here.persistent.stop(), there.persistent.stop()]);
   },
 );
+
+test('a persistent command waits for older ones that PostgreSQL names, and goes before them at last', async () => {
+  const session = await listenInForce(here);
+  rows.older = [1];
+  rows.next = 1;
+  await persist(here);
+  await steadySleep(300);
+  expect(session.taken).toHaveLength(0);
+  rows.older = [];
+  await takes(session, 1);
+  session.taken[0]!.confirm(true);
+
+  rows.older = [1];
+  const begin = clock.monotonic();
+  await persist(here);
+  await takes(session, 2);
+  expect(clock.monotonic() - begin).toBeGreaterThan(limits.rpcElderMsMax - 100);
+  session.taken[1]!.confirm(true);
+  // The next command does not wait for them again.
+  await persist(here);
+  await vi.waitFor(() => expect(session.taken).toHaveLength(3), 500);
+});
 
 test('a persistent command is given once to a new listener, however slow the store is', async () => {
   rows.askMs = 250;

@@ -154,16 +154,30 @@ export async function updateRpcStatus(
   return rows.length === 1;
 }
 
-/**
- * Returns true when the command is open, and no other worker may claim the command for half a lease from now. Returns
- * false when another worker has claimed the command.
- */
-export async function keepsRpc(queries: Queries, owner: string, id: string): Promise<boolean> {
-  const [row] = await queries.query<{ lasts: boolean }>(
-    `select leased_until > now() + $3 * interval '1 ms' as lasts from rpc where id = $1 and owner = $2 and open`,
-    [id, owner, limits.rpcLeaseMs / 2],
+/** What PostgreSQL knows about a command before its delivery. */
+export interface Keeping {
+  /**
+   * True when the command is open, and no other worker may claim the command for half a lease from now. False when
+   * another worker has claimed the command.
+   */
+  isKept: boolean;
+  /** The numbers of older commands of the device that wait at other owners, if these owners have renewed the leases. */
+  older: number[];
+}
+
+export async function keepsRpc(queries: Queries, owner: string, id: string): Promise<Keeping> {
+  const [row] = await queries.query<{ lasts: boolean; older: number[] }>(
+    `select leased_until > now() + $3 * interval '1 ms' as lasts,
+            array(select o.number from rpc o
+                   where o.device = rpc.device and o.open and o.number < rpc.number and o.status in ('QUEUED', 'TIMEOUT')
+                     and o.owner <> $2 and o.leased_until > now() + $4 * interval '1 ms'
+                     and o.leased_until < now() + $5 * interval '1 ms'
+                   order by o.number) as older
+       from rpc where id = $1 and owner = $2 and open`,
+    [id, owner, limits.rpcLeaseMs / 2, limits.rpcLeaseMs - limits.rpcSilentOwnerMs, 2 * limits.rpcLeaseMs],
   );
-  return row !== undefined && (row.lasts || (await renewRpcs(queries, owner, [id])).has(id));
+  if (row === undefined) return { isKept: false, older: [] };
+  return { isKept: row.lasts || (await renewRpcs(queries, owner, [id])).has(id), older: row.older };
 }
 
 export async function isDeviceOf(queries: Queries, device: number, customerId: string): Promise<boolean> {

@@ -13,6 +13,13 @@ import type { Scheduler } from '../base/scheduler.ts';
 import { DeadlineHeap, type HeapItem } from './deadline-heap.ts';
 import { type CommandOwners, ownersOf, type ShareLimits, shareFull } from './shares.ts';
 
+/** Whether a session may get a command, as a store says. */
+export interface Wanted {
+  isWanted: boolean;
+  /** The ids of older commands of the device that wait at other owners. */
+  older: readonly number[];
+}
+
 /** A command that waits for a session, for the confirmation of its delivery, or for its reply. */
 export interface Command extends CommandOwners, HeapItem {
   readonly id: number;
@@ -27,7 +34,7 @@ export interface Command extends CommandOwners, HeapItem {
    * worker may have deleted a persistent command whose `withdraw` message is still in transit, and a customer may have
    * lost the device.
    */
-  readonly isWanted: (() => Promise<boolean>) | undefined;
+  readonly wanted: (() => Promise<Wanted>) | undefined;
   /** Called with true when a worker may give the command to its session, with false when no session took it there. */
   granted(isGranted: boolean): void;
   /** Called when exactly one session took the command. */

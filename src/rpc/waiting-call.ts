@@ -29,7 +29,7 @@ export class WaitingCall implements Command {
   readonly persistent = false;
   stage: Command['stage'] = 'queued';
   heapAt = -1;
-  readonly isWanted: Command['isWanted'];
+  readonly wanted: Command['wanted'];
   readonly outcome: Promise<RpcOutcome>;
   readonly #deps: WaitingCallDeps;
   #resolve: (outcome: RpcOutcome) => void = () => {};
@@ -49,7 +49,10 @@ export class WaitingCall implements Command {
     this.params = params;
     this.oneway = oneway;
     this.deadline = deps.deadline;
-    this.isWanted = callerCustomerId === null ? undefined : () => this.#isDeviceOf(callerCustomerId);
+    this.wanted =
+      callerCustomerId === null
+        ? undefined
+        : async () => ({ isWanted: await this.#isDeviceOf(callerCustomerId), older: [] });
     this.#deps = deps;
     this.outcome = new Promise((resolve, reject) => {
       this.#resolve = resolve;

@@ -116,7 +116,7 @@ const statements: [part: string, run: Statement][] = [
   ['insert into rpc_sequence', takeNumbers],
   ['insert into rpc (', insertRpc],
   ['update rpc set status = $2', updateRpc],
-  ['as lasts from rpc where id = $1', keepsRpc],
+  ['as lasts,', keepsRpc],
   [`update rpc set status = 'SUCCESSFUL'`, answerRpc],
   ['update rpc set owner = $1', claimRpcs],
   ['update rpc set leased_until', renewRpcs],
@@ -244,9 +244,21 @@ function claimRpcs({ rpcs }: Tables, values: unknown[], { now }: Commit): object
   return claimed.map((row) => ({ ...row }));
 }
 
-function keepsRpc({ rpcs }: Tables, [id, owner, ms]: unknown[], { now }: Commit): object[] {
-  const row = rpcs.get(id as string);
-  return row?.open && row.owner === owner ? [{ lasts: row.leasedUntil > now + (ms as number) }] : [];
+function keepsRpc({ rpcs }: Tables, values: unknown[], { now }: Commit): object[] {
+  const [id, owner, keptMs, livingMs, oddMs] = values as [string, string, number, number, number];
+  const row = rpcs.get(id);
+  if (!row?.open || row.owner !== owner) return [];
+  const isOlder = (other: RpcRow) =>
+    other.device === row.device &&
+    other.open &&
+    other.number < row.number &&
+    ['QUEUED', 'TIMEOUT'].includes(other.status) &&
+    other.owner !== null &&
+    other.owner !== owner &&
+    other.leasedUntil > now + livingMs &&
+    other.leasedUntil < now + oddMs;
+  const older = [...rpcs.values()].filter(isOlder).map(({ number }) => number);
+  return [{ lasts: row.leasedUntil > now + keptMs, older: older.sort((a, b) => a - b) }];
 }
 
 function renewRpcs({ rpcs }: Tables, [owner, ids, leaseMs]: unknown[], { now }: Commit): object[] {
