@@ -885,6 +885,8 @@ export const limits = {
   eraseBatchMsMax: 50_000,
   /** Time of one statement of deletes. */
   eraseStatementMsMax: 30_000,
+  /** Time in which a worker that stops waits for a statement that deletes. */
+  eraseStopMsMax: 1_500,
   /** Time in one round for deletes that are carried out again. */
   eraseAgainMsMax: 5_000,
   /** Lease of the worker that carries out deletes. */

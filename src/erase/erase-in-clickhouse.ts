@@ -4,7 +4,7 @@
  * some days at a time, so a call that runs out of time has made progress. Called by `erase.ts` and `delete-series.ts`.
  */
 import { limits } from '../base/limits.ts';
-import type { ClickHouse } from '../clickhouse/client.ts';
+import type { ClickHouse, QueryOptions } from '../clickhouse/client.ts';
 import {
   deleteLatestOfDevicesStatement,
   deleteLatestPointsStatement,
@@ -42,6 +42,8 @@ interface CarryOutDeps {
   latestAheadMsMax?: number;
   /** Returns the milliseconds that are left, the timeout of each statement. */
   msLeft: () => number;
+  /** Ends the statement that runs: the call rejects, and a repetition does the rest. */
+  abortSignal?: AbortSignal | undefined;
   deletes: StoredDeletes;
   /** True when an earlier call may have carried out a part of the deletes. */
   mayHaveBegun: boolean;
@@ -421,7 +423,7 @@ async function mutateLatest(deps: CarryOutDeps, statement: string, parameters: P
   if (Number(row!.count) >= limits.latestMutationsMax) throw new NotYet('mutations of latest values wait');
   const seconds = String(Math.ceil(timeLeft(deps) / 1000));
   await deps.clickhouse.exec(statement, parameters, {
-    timeoutMs: timeLeft(deps),
+    ...bounds(deps),
     // In a cluster, a replica that is down must not delay the others; it does its part when it is up again.
     settings: deps.cluster === '' ? {} : { distributed_ddl_task_timeout: seconds, ...ddlOutput },
   });
@@ -430,13 +432,18 @@ async function mutateLatest(deps: CarryOutDeps, statement: string, parameters: P
 const ddlOutput = { distributed_ddl_output_mode: 'null_status_on_timeout' } as const;
 
 async function write(deps: CarryOutDeps, statement: string, parameters: Parameters): Promise<void> {
-  const timeoutMs = timeLeft(deps);
-  const settings = { max_partitions_per_insert_block: '0', max_execution_time: Math.ceil(timeoutMs / 1000) };
-  await deps.clickhouse.exec(statement, parameters, { timeoutMs, settings });
+  const seconds = Math.ceil(timeLeft(deps) / 1000);
+  const settings = { max_partitions_per_insert_block: '0', max_execution_time: seconds };
+  await deps.clickhouse.exec(statement, parameters, { ...bounds(deps), settings });
 }
 
 async function read<Row>(deps: CarryOutDeps, query: string, parameters: Parameters): Promise<Row[]> {
-  return await deps.clickhouse.rows<Row>(query, parameters, { timeoutMs: timeLeft(deps) });
+  return await deps.clickhouse.rows<Row>(query, parameters, bounds(deps));
+}
+
+function bounds(deps: CarryOutDeps): QueryOptions {
+  const { abortSignal } = deps;
+  return { timeoutMs: timeLeft(deps), ...(abortSignal && { abortSignal }) };
 }
 
 function timeLeft({ msLeft }: CarryOutDeps): number {

@@ -8,6 +8,7 @@ import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/c
 import { startTestPostgres, type TestPostgres } from '../../test/harness/postgres-server.ts';
 import { silentLog as log } from '../../test/harness/silent-log.ts';
 import type { Clock } from '../base/clock.ts';
+import { limits } from '../base/limits.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
 import { type ClickHouse, ClickHouseError } from '../clickhouse/client.ts';
 import { Shards } from '../clickhouse/shards.ts';
@@ -217,6 +218,32 @@ test('a host reports its journals while it carries out deletes', async () => {
     await only.end();
   }
   expect(await readable(device)).toEqual([[], []]);
+});
+
+test('a stop does not wait for a statement that waits for merges, and another worker repeats the delete', async () => {
+  const device = devices++;
+  await ship(device, orderAt(Date.now() - 1000, 1), [someDay]);
+  const { clickhouse } = embedded;
+  const first = host([1]);
+  await clickhouse.exec('SYSTEM STOP MERGES latest');
+  try {
+    await deleteDevices([device]);
+    first.start();
+    const mutations = `SELECT count() AS n FROM system.mutations
+      WHERE database = currentDatabase() AND table = 'latest' AND NOT is_done`;
+    await expect
+      .poll(async () => (await clickhouse.rows<{ n: string }>(mutations))[0]!.n, { timeout: 10_000 })
+      .toBe('1');
+    const begin = performance.now();
+    await first.stop();
+    expect(performance.now() - begin).toBeLessThan(limits.eraseStopMsMax + 5_000);
+    await first.end();
+  } finally {
+    await clickhouse.exec('SYSTEM START MERGES latest');
+  }
+  await host([1]).rounds();
+  expect(await readable(device)).toEqual([[], []]);
+  expect(await readWaiting(postgres, 0, 10)).toEqual([]);
 });
 
 test('a page of waiting deletes holds few long lists of keys', async () => {

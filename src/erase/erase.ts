@@ -86,6 +86,8 @@ export class Eraser {
   #running: Promise<void> = Promise.resolve();
   /** The deletes that are being carried out. */
   #erasing: Promise<void> | undefined;
+  /** Ends the statement of the deletes that are being carried out. */
+  readonly #abort = new AbortController();
   /** True after a stop began: no further delete is carried out, and reports continue until `end`. */
   #stopping = false;
   #stopped = false;
@@ -104,11 +106,16 @@ export class Eraser {
     });
   }
 
-  /** Starts no further delete, and resolves when none runs. Reports continue, because rows are still shipped. */
+  /**
+   * Starts no further delete, and resolves when none runs. A statement that waits in ClickHouse for long merges is
+   * ended: the next leader repeats its delete. Reports continue, because rows are still shipped.
+   */
   async stopErasing(): Promise<void> {
     this.#stopping = true;
+    const stopTimer = this.#scheduler.after(limits.eraseStopMsMax, () => this.#abort.abort());
     await this.#running;
     await this.#erasing;
+    stopTimer();
   }
 
   /**
@@ -281,7 +288,8 @@ export class Eraser {
     const end = shards.begin();
     try {
       for (const { clickhouse, items } of shards.byHolder(batch, ({ device }) => device)) {
-        const deps = { clickhouse, cluster, latestAheadMsMax, msLeft, deletes, mayHaveBegun: true };
+        const abortSignal = this.#abort.signal;
+        const deps = { clickhouse, cluster, latestAheadMsMax, msLeft, abortSignal, deletes, mayHaveBegun: true };
         if (items[0]!.orderNumber !== null) await eraseSeries(deps, items);
         else {
           await eraseDevices(

@@ -58,6 +58,8 @@ export class Retention {
   #stopTimer = () => {};
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
+  /** Ends the statement that runs. */
+  readonly #abort = new AbortController();
   /** The time by which the round deletes. */
   #time = 0;
 
@@ -71,10 +73,14 @@ export class Retention {
     this.#schedule(limits.retentionFirstMs);
   }
 
+  /** A statement that takes long is ended: the next leader repeats it. */
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#stopTimer();
+    const { scheduler = systemScheduler } = this.#deps;
+    const stopAbort = scheduler.after(limits.eraseStopMsMax, () => this.#abort.abort());
     await this.#running;
+    stopAbort();
   }
 
   #schedule(waitMs: number): void {
@@ -190,6 +196,7 @@ export class Retention {
     } as const;
     await clickhouse.exec(statement, parameters, {
       timeoutMs: limits.retentionStatementMsMax,
+      abortSignal: this.#abort.signal,
       settings: { ...(cluster !== '' && waits), ...more },
     });
   }
