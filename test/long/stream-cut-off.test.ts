@@ -25,7 +25,8 @@ beforeAll(async () => {
 afterAll(() => nodes?.stop());
 
 test('frames are acknowledged and given while the node of this process is cut off from the others', async () => {
-  const settings = { ...loadConfig({}).stream, url: nodes.url, name: 'cut', bytesMax: 64 * 1024 ** 2 };
+  const sizes = { bytesMax: 64 * 1024 ** 2, redeliverSeconds: 4 };
+  const settings = { ...loadConfig({}).stream, ...sizes, url: nodes.url, name: 'cut' };
   const client = new StreamClient(settings, log, 'test', (link) =>
     prepareStreams(link, settings, { installation: 'cut', copies: [] }),
   );
@@ -56,7 +57,8 @@ test('frames are acknowledged and given while the node of this process is cut of
       }
     };
     await eventually(() => accepted('while cut off'), 40_000);
-    // A frame without a confirmation is given again after a while. One that was refused may be in the stream as well.
+    // A frame that the cut off node took for this reader is given again after `redeliverSeconds`. A frame that was
+    // refused may be in the stream as well.
     await eventually(() => given() === 'while cut off', 20_000);
     expect(nodes.nodeAt(client.link!.connection.getServer())).not.toBe(cutOff);
     nodes.join(cutOff);
