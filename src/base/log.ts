@@ -26,6 +26,7 @@ const outageEvents = new Set([
   'attribute_heads_unread',
   'clickhouse_slow',
   'clock_unkept',
+  'credential_changes_unpruned',
   'credential_changes_unread',
   'erase_failed',
   'gateway_not_told',

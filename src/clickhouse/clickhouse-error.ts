@@ -52,6 +52,10 @@ export function isWithoutTables(error: unknown): boolean {
   return error instanceof ClickHouseError && error.code === unknownTable;
 }
 
+export function isWithoutDatabase(error: unknown): boolean {
+  return error instanceof ClickHouseError && error.code === unknownDatabase;
+}
+
 /** Codes of a statement that takes too much time, memory or rows, or of a body that is too large. */
 const sizeCodes = new Set([158, 159, 209, 229, 241, 307, 396]);
 /** Codes of values that cannot be parsed, converted or kept. */
@@ -68,6 +72,7 @@ const transientCodes = new Set([
 const tooManyParts = 252;
 const notEnoughSpace = 243;
 const unknownTable = 60;
+const unknownDatabase = 81;
 /** The code of a result beyond `max_result_rows` or `max_result_bytes`. */
 const resultTooLarge = 396;
 const resetCodes = new Set(['ECONNRESET', 'EPIPE', 'ECONNABORTED', 'UND_ERR_SOCKET']);

@@ -9,7 +9,8 @@ import { fileURLToPath } from 'node:url';
 import type { ClickHouseSettings } from '@clickhouse/client';
 import { StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { type ClickHouse, ClickHouseError } from './client.ts';
+import { isWithoutDatabase, isWithoutTables } from './clickhouse-error.ts';
+import type { ClickHouse } from './client.ts';
 import { localTable } from './local-tables.ts';
 
 /** Names that the statements of a migration contain. */
@@ -219,9 +220,8 @@ async function appliedMigrations(clickhouse: ClickHouse, deps: MigrateDeps): Pro
   return applied;
 }
 
-/** UNKNOWN_TABLE, UNKNOWN_DATABASE. */
 function isMissing(error: unknown): boolean {
-  return error instanceof ClickHouseError && (error.code === 60 || error.code === 81);
+  return isWithoutTables(error) || isWithoutDatabase(error);
 }
 
 /**

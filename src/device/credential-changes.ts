@@ -213,7 +213,7 @@ export class CredentialChanges {
     this.#prunedMs = clock.monotonic();
     this.#pruning = pruneCredentialChanges(postgres, clock.now(), keptMs, rowsMax, this.#stopped.signal)
       .catch((error: unknown) => {
-        if (!isAway(error)) log.warn('credential_changes_unread', { reason: messageOf(error) });
+        if (!isAway(error)) log.warn('credential_changes_unpruned', { reason: messageOf(error) });
       })
       .finally(() => {
         this.#pruning = undefined;
