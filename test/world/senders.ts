@@ -23,8 +23,20 @@ interface Sent {
   outcome: Outcome;
 }
 
-type Habit = 'stamped' | 'days' | 'wide' | 'turns' | 'again' | 'bad';
+type Habit = 'stamped' | 'days' | 'wide' | 'turns' | 'again' | 'bad' | 'fleet';
 export const habits: readonly Habit[] = ['stamped', 'stamped', 'days', 'wide', 'turns', 'turns', 'again', 'bad'];
+
+/**
+ * Devices of a fleet that is large enough for records: the engine samples every 61st device (`SampledRecords`), so all
+ * of these are sampled.
+ */
+const fleetDevices = 200;
+const sampledOf = 61;
+/** Each key is in several lists. */
+const keysOfFleet = [
+  ['a', 'b', 'c'],
+  ['c', 'd', 'a'],
+];
 
 interface SenderWorld {
   time: VirtualTime;
@@ -61,18 +73,24 @@ export class Sender {
 
   /** Sends messages until `until`. Each goes to any of the workers, after the answer to the message before it. */
   async send(world: SenderWorld, workers: readonly Worker[], until: number): Promise<void> {
-    const { time, random, stores, ack } = world;
+    const { time, random } = world;
     while (time.passed < until) {
       await time.sleep(random.between(1, random.next() < 0.1 ? 1_500 : 150));
-      const { body, points } = this.#message(random);
-      const outcome = await random.pick(workers).send(body, this.device);
-      const isStored = (n: number) => stores.some((store) => store.has(this.device.number, n));
-      const isEarly = ({ key, n }: Message['points'][number]) => key !== 'bad' && !isStored(n);
-      if (ack === 'store' && outcome === 'acknowledged') this.#early.push(...points.filter(isEarly).map(({ n }) => n));
-      // The answer takes time to reach the device.
-      await time.sleep(random.between(0.1, 2));
-      for (const point of points) this.#sent.push({ ...point, outcome });
+      await this.sendOnce(world, () => random.pick(workers));
     }
+  }
+
+  /** Sends one message and waits for its answer. */
+  async sendOnce(world: SenderWorld, workerOf: () => Worker): Promise<void> {
+    const { time, random, stores, ack } = world;
+    const { body, points } = this.#message(random);
+    const outcome = await workerOf().send(body, this.device);
+    const isStored = (n: number) => stores.some((store) => store.has(this.device.number, n));
+    const isEarly = ({ key, n }: Message['points'][number]) => key !== 'bad' && !isStored(n);
+    if (ack === 'store' && outcome === 'acknowledged') this.#early.push(...points.filter(isEarly).map(({ n }) => n));
+    // The answer takes time to reach the device.
+    await time.sleep(random.between(0.1, 2));
+    for (const point of points) this.#sent.push({ ...point, outcome });
   }
 
   /** Returns what is wrong with the rows of this device. */
@@ -128,6 +146,11 @@ export class Sender {
     const near = () => beginsAt - 3_600_000 + this.#next * 7;
     if (this.habit === 'turns') return messageOf([record(undefined)]);
     if (this.habit === 'again') return messageOf([record(beginsAt - 1000)]);
+    if (this.habit === 'fleet') {
+      // No two messages have one time, and some are older than the message before them.
+      const ts = random.next() < 0.5 ? undefined : near() - random.below(3) * 7_000_001;
+      return messageOf(random.pick(keysOfFleet).map((key) => record(ts, key)));
+    }
     if (this.habit === 'stamped') {
       return messageOf(Array.from({ length: 1 + random.below(4) }, () => record(near())));
     }
@@ -139,9 +162,34 @@ export class Sender {
 }
 
 function messageOf(points: Message['points']): Message {
+  const [{ ts, key }] = points as [Message['points'][number]];
+  if (key !== 'v') {
+    // A record of a fleet has several keys.
+    const values = Object.fromEntries(points.map((point) => [point.key, point.n]));
+    return { body: JSON.stringify(ts === undefined ? values : { ts, values }), points };
+  }
   const elements = points.map(({ key, ts, n }) => {
     const values = key === 'bad' ? `{"bad":"${badText}"}` : `{"v":${n}}`;
     return ts === undefined ? values : `{"ts":${ts},"values":${values}}`;
   });
   return { body: elements.length === 1 ? elements[0]! : `[${elements.join(',')}]`, points };
+}
+
+export function newFleet(): Sender[] {
+  return Array.from({ length: fleetDevices }, (_, n) => new Sender((n + 1) * sampledOf, 'fleet'));
+}
+
+/** Sends messages of all devices of the fleet at once until `until`, those of one time over the same worker. */
+export async function sendFleet(
+  world: SenderWorld,
+  fleet: readonly Sender[],
+  workers: readonly Worker[],
+  until: number,
+): Promise<void> {
+  const { time, random } = world;
+  while (time.passed < until) {
+    await time.sleep(random.between(100, 1_200));
+    const worker = random.pick(workers);
+    await Promise.all(fleet.map((sender) => sender.sendOnce(world, () => worker)));
+  }
 }

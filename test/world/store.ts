@@ -10,6 +10,7 @@ import { type ClickHouse, ClickHouseError, type Parameters } from '../../src/cli
 import { bucketCount } from '../../src/clickhouse/shards.ts';
 import { type BlockRow, readBlock } from '../../src/telemetry/read-block.ts';
 import type { Random } from '../harness/random.ts';
+import { LatestTable, type RowOfLatest, rowsOfLatest } from './latest-table.ts';
 import type { ProcessTime, VirtualTime } from './virtual-time.ts';
 
 /**
@@ -40,7 +41,7 @@ export const badText = 'no store takes this';
 export class Store {
   mood: Mood = { kind: 'well' };
   readonly telemetry = new Map<string, BlockRow>();
-  readonly latest = new Map<string, BlockRow>();
+  readonly latest = new LatestTable();
   /** Records that were ever stored, also those that were replaced since. */
   readonly #records = new Set<string>();
   readonly #time: VirtualTime;
@@ -59,7 +60,7 @@ export class Store {
         const table: Table = sql.includes('INSERT INTO latest') ? 'latest' : 'telemetry';
         const { fromTs = Number.NEGATIVE_INFINITY, toTs = Number.POSITIVE_INFINITY } = parameters;
         const inRange = ({ ts }: BlockRow) => ts >= Number(fromTs) && ts < Number(toTs);
-        const rows = readBlock(body).filter(inRange);
+        const rows = (table === 'latest' ? rowsOfLatest(body) : readBlock(body)).filter(inRange);
         const answer = this.#insert(table, rows, mark);
         const late = process.sleep(timeoutMs).then(() => timedOut());
         const outcome = await Promise.race([answer, late]);
@@ -133,14 +134,18 @@ export class Store {
 
   #ofBuckets(table: Table, buckets: unknown): BlockRow[] {
     const wanted = new Set(buckets as number[]);
-    return [...this[table].values()].filter(({ device }) => wanted.has(device % bucketCount));
+    return [...this.#rowsOf(table).values()].filter(({ device }) => wanted.has(device % bucketCount));
+  }
+
+  #rowsOf(table: Table): Map<string, BlockRow> {
+    return table === 'latest' ? (this.latest.rows as Map<string, BlockRow>) : this.telemetry;
   }
 
   /** Deletes what is there now, a while later. */
   async #mutate(table: Table, buckets: number[]): Promise<void> {
     const doomed = new Set(this.#ofBuckets(table, buckets));
     await this.#time.sleep(this.#random.between(1, 2_000));
-    for (const [name, row] of this[table]) if (doomed.has(row)) this[table].delete(name);
+    for (const [name, row] of this.#rowsOf(table)) if (doomed.has(row)) this.#rowsOf(table).delete(name);
   }
 
   /** `n`: the number of a record of this device, which is the value of its row. */
@@ -211,18 +216,16 @@ export class Store {
   }
 
   #keep(table: Table, rows: BlockRow[]): void {
+    if (table === 'latest') {
+      this.latest.keep(rows as RowOfLatest[]);
+      return;
+    }
     for (const row of rows) {
       if (row.device === 0) continue;
-      if (table === 'telemetry') {
-        this.#records.add(`${row.device} ${row.int}`);
-        const name = pointOf(row);
-        const known = this.telemetry.get(name);
-        if (!known || row.version >= known.version) this.telemetry.set(name, row);
-      } else {
-        const name = `${row.device} ${row.key}`;
-        const known = this.latest.get(name);
-        if (!known || isLater(row, known)) this.latest.set(name, row);
-      }
+      this.#records.add(`${row.device} ${row.int}`);
+      const name = pointOf(row);
+      const known = this.telemetry.get(name);
+      if (!known || row.version >= known.version) this.telemetry.set(name, row);
     }
   }
 }
@@ -241,15 +244,6 @@ function timeOut(): never {
 
 function pointOf({ device, key, ts, seq, version }: BlockRow): string {
   return `${device} ${key} ${ts} ${seq} ${seq === 0 ? 0n : version}`;
-}
-
-/** Orders two rows of a series as the table `latest` does. */
-export function isLater(a: BlockRow, b: BlockRow): boolean {
-  return a.ts !== b.ts ? a.ts > b.ts : placeOf(a) >= placeOf(b);
-}
-
-function placeOf({ seq, version }: BlockRow): bigint {
-  return seq === 0 ? version : (BigInt(seq) << 25n) | (version & 33_554_431n) | 18_302_628_885_633_695_744n;
 }
 
 function refused(code: number): ClickHouseError {

@@ -1,8 +1,8 @@
 /**
  * Three hundred worlds: hosts and workers of the real classes in virtual time, under faults that a seed chooses:
  *
- *     telemetry     what was acknowledged is stored once, in order, with the right latest value; no good row is in
- *                   quarantine
+ *     telemetry     what was acknowledged is stored once, in order, with the right latest value, also as a record; no
+ *                   good row is in quarantine
  *     sessions      a device has one session and valid credentials, 5 s after the last fault
  *     commands      one without persistence is executed once at most, with QoS 0; no caller is answered that a command
  *                   did not reach its device, when it did; a persistent one is executed; those that waited for a
@@ -34,6 +34,17 @@ for (let first = 1; first <= seeds; first += together) {
 test('a run of a seed is the same each time', async () => {
   const plan = planOf(11);
   expect(await runWorld(plan)).toEqual(await runWorld(plan));
+});
+
+test('a fleet has latest values that are records', async () => {
+  let records = 0;
+  for (let seed = 1; seed < 40; seed += 1) {
+    const plan = { ...planOf(seed), hasFleet: true, faults: [] };
+    const world = await runWorld(plan);
+    expect(world.faults).toEqual([]);
+    records += world.records;
+  }
+  expect(records).toBeGreaterThan(1_000);
 });
 
 test('a store that forgets rows is noticed, and the faults that do not matter are left out', async () => {

@@ -9,10 +9,11 @@ import { Random } from '../harness/random.ts';
 import { BucketMover } from './bucket-mover.ts';
 import { Client, clientHabits } from './clients.ts';
 import { Database } from './database.ts';
+import { grouped, isLater } from './latest-table.ts';
 import { LimitedSender } from './limited-sender.ts';
 import { floodChannel, type Rooms, type Wire } from './rooms.ts';
-import { habits, Sender } from './senders.ts';
-import { isLater, type Mood, Store } from './store.ts';
+import { habits, newFleet, Sender, sendFleet } from './senders.ts';
+import { type Mood, Store } from './store.ts';
 import { Users } from './users.ts';
 import { VirtualTime } from './virtual-time.ts';
 import { Host, type Link, Redis } from './wires.ts';
@@ -56,12 +57,16 @@ export interface Plan {
   sendMs: number;
   /** ClickHouse servers. With several, buckets of devices move between them. */
   shards?: number;
+  /** True: a fleet sends as well, which is large enough for latest values that are records. */
+  hasFleet?: boolean;
   faults: PlannedFault[];
 }
 
 interface WorldResult {
   faults: string[];
   acknowledged: number;
+  /** Latest values that were stored as records, each with several points. */
+  records: number;
   events: string[];
 }
 
@@ -125,7 +130,8 @@ export function planOf(seed: number): Plan {
   const shards = random.next() < 0.12 ? 2 + random.below(2) : 1;
   const later = new Random(seed ^ 0xf100d);
   if (later.next() < 0.1) faults.push({ at: later.below(sendMs), kind: 'flood', seed: later.below(2 ** 31) });
-  return { seed, hosts, workers, ack, hasRedis, busMsMax, skewMsMax, sendMs, shards, faults };
+  const hasFleet = later.next() < 0.15;
+  return { seed, hosts, workers, ack, hasRedis, busMsMax, skewMsMax, sendMs, shards, hasFleet, faults };
 }
 
 export async function runWorld(plan: Plan): Promise<WorldResult> {
@@ -162,6 +168,7 @@ class World {
   /** Workers by host. */
   readonly #hosts: Worker[][];
   readonly #senders: Sender[];
+  readonly #fleet: Sender[];
   readonly #database: Database;
   readonly #redis: Redis | undefined;
   /** The process channels of the only host, without a Redis. */
@@ -201,6 +208,7 @@ class World {
       this.#mover = new BucketMover({ ...world, buckets, note });
     }
     this.#senders = habits.map((habit, n) => new Sender(n + 1, habit));
+    this.#fleet = plan.hasFleet ? newFleet() : [];
     this.#clients = clientHabits.map((habit, n) => this.#newClient(101 + n, habit));
     this.#users = new Users({
       time: this.#time,
@@ -234,6 +242,15 @@ class World {
         sending -= 1;
       });
     }
+    if (this.#fleet.length > 0) {
+      sending += 1;
+      // Draws of its own: the other devices do the same without the fleet.
+      const random = new Random(this.#plan.seed ^ 0xf1ee7);
+      const world = { time: this.#time, random, stores: this.#stores, ack: this.#plan.ack };
+      void sendFleet(world, this.#fleet, workers, sendMs).then(() => {
+        sending -= 1;
+      });
+    }
     await this.#time.run(() => false, sendMs);
     this.#heal(workers);
     const roomFaults = await this.#checkRooms(workers);
@@ -242,7 +259,8 @@ class World {
     const isDone = sending === 0 && (await this.#time.run(isStored, this.#time.passed + healMsMax));
     const stored = isDone ? this.#check(workers) : [`senders without an answer: ${sending}; ${this.#stuck(workers)}`];
     const acknowledged = this.#senders.reduce((sum, sender) => sum + sender.acknowledged, 0);
-    return { faults: [...roomFaults, ...stored], acknowledged, events: this.#events.slice(-eventsMax) };
+    const records = this.#stores.reduce((sum, { latest }) => sum + latest.records, 0);
+    return { faults: [...roomFaults, ...stored], acknowledged, records, events: this.#events.slice(-eventsMax) };
   }
 
   #stuck(workers: readonly Worker[]): string {
@@ -449,17 +467,17 @@ class World {
 
   #check(workers: readonly Worker[]): string[] {
     const rows = this.#stores.flatMap((store) => [...store.telemetry.values()].filter(this.#isReadIn(store)));
-    const faults = this.#senders.flatMap((sender) =>
-      sender.faults(rows.filter(({ device }) => device === sender.device.number)),
-    );
-    const latestValues = this.#stores.flatMap((store) =>
-      [...store.latest].filter(([, row]) => this.#isReadIn(store)(row)),
-    );
-    for (const [name, latest] of latestValues) {
-      const series = rows.filter(({ device, key }) => name === `${device} ${key}`);
+    const ofDevices = grouped(rows, ({ device }) => device);
+    const senders = [...this.#senders, ...this.#fleet];
+    const faults = senders.flatMap((sender) => sender.faults(ofDevices.get(sender.device.number) ?? []));
+    const latest = new Map(this.#stores.flatMap((store) => [...store.latest.values(this.#isReadIn(store))]));
+    for (const [name, series] of grouped(rows, ({ device, key }) => `${device} ${key}`)) {
       const newest = series.reduce((a, b) => (isLater(b, a) ? b : a));
-      if (newest.int !== latest.int) faults.push(`the latest value of ${name} is ${latest.int}, not ${newest.int}`);
+      const shown = latest.get(name);
+      if (newest.int !== shown) faults.push(`the latest value of ${name} is ${shown}, not ${newest.int}`);
+      latest.delete(name);
     }
+    for (const name of latest.keys()) faults.push(`the latest value of ${name} has no point`);
     faults.push(...this.#lostReads.slice(0, 5));
     const hasBad = this.#senders.some((sender) => sender.habit === 'bad' && sender.hasSentBad);
     const quarantined = workers.reduce((sum, worker) => sum + worker.quarantined, 0);
