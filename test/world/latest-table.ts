@@ -8,8 +8,8 @@ import { layoutOf } from '../../src/telemetry/block-layout.ts';
 import { latestPointsOf } from '../../src/telemetry/latest-records.ts';
 import { type BlockRow, blocksOf, readBlock } from '../../src/telemetry/read-block.ts';
 
-/** A row of the table; `record`: key and text of a record as `latestColumns` selects them, '' for a point. */
-export type RowOfLatest = BlockRow & { record: string };
+/** A row of the table; `record`: key and text of a record in hexadecimal digits, undefined for a point. */
+export type RowOfLatest = BlockRow & { record?: { name: string; string: string } };
 
 export class LatestTable {
   readonly rows = new Map<string, RowOfLatest>();
@@ -19,8 +19,8 @@ export class LatestTable {
   keep(rows: readonly RowOfLatest[]): void {
     for (const row of rows) {
       if (row.device === 0) continue;
-      if (row.record !== '') this.records += 1;
-      const name = `${row.device} ${row.record.split(' ')[0]} ${row.key}`;
+      if (row.record) this.records += 1;
+      const name = `${row.device} ${row.record?.name} ${row.key}`;
       const known = this.rows.get(name);
       if (!known || isLater(row, known)) this.rows.set(name, row);
     }
@@ -53,13 +53,13 @@ export function rowsOfLatest(body: Uint8Array): RowOfLatest[] {
   return blocksOf(body).flatMap((block) => {
     const rows = readBlock(block);
     const { keys, keyCount, indexes, width, text } = layoutOf(block)!;
-    if (rows.every(({ kind }) => Number(kind) !== recordKind)) return rows.map((row) => ({ ...row, record: '' }));
+    if (rows.every(({ kind }) => Number(kind) !== recordKind)) return rows;
     const bytes = Buffer.from(block);
     const names = texts(bytes, keys, keyCount);
     const contents = texts(bytes, text, rows.length);
     const indexOf = (row: number) => bytes.readUIntLE(indexes + row * 2 ** width, 2 ** width);
     return rows.map((row, n) => {
-      return { ...row, key: '', text: '', record: `${names[indexOf(n)]} ${contents[n]}` };
+      return { ...row, key: '', text: '', record: { name: names[indexOf(n)]!, string: contents[n]! } };
     });
   });
 }
@@ -79,7 +79,8 @@ function texts(bytes: Buffer, start: number, count: number): string[] {
 function latestRowOf(row: RowOfLatest): LatestRow {
   const { key: name, ts, kind, num, int, text: string, record } = row;
   const rank = String(((BigInt(ts) + (1n << 63n)) << 64n) + placeOf(row));
-  return { name, ts: String(ts), kind: record === '' ? kind : recordKind, num, int: String(int), string, record, rank };
+  const shown = record ? { ...record, kind: recordKind } : { name, string, kind };
+  return { ...shown, ts: String(ts), num, int: String(int), rank };
 }
 
 /** Orders two rows of a series as the table does. */
