@@ -1,6 +1,6 @@
 /**
  * A TCP link between two programs that can be cut: nothing passes then, and neither program is notified. A single
- * answer can be lost with its connection.
+ * answer can be lost with its connection, and a single request can be held.
  */
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
@@ -12,13 +12,25 @@ export class Link {
   /** `isLost` is true of the bytes that are to be lost. */
   #lost: { asked: string; isLost: (bytes: Buffer) => boolean } | undefined;
 
+  #held: { asked: string; hold: () => Promise<void> } | undefined;
+
   private constructor(to: number) {
     this.#server = createServer((near) => {
       const far = connect(to, '127.0.0.1');
       let hasAsked = false;
       this.#forward(near, far, (bytes) => {
         hasAsked ||= this.#lost !== undefined && bytes.includes(this.#lost.asked);
-        far.write(bytes);
+        if (this.#held === undefined || !bytes.includes(this.#held.asked)) {
+          far.write(bytes);
+          return;
+        }
+        const { hold } = this.#held;
+        this.#held = undefined;
+        near.pause();
+        void hold().then(() => {
+          far.write(bytes);
+          near.resume();
+        });
       });
       this.#forward(far, near, (bytes) => {
         if (hasAsked && this.#lost?.isLost(bytes)) near.resetAndDestroy();
@@ -64,6 +76,20 @@ export class Link {
       };
       this.#lost = { asked, isLost };
     });
+  }
+
+  /** Holds the request that has these bytes until `release`, once. Resolves when the request has come. */
+  hold(asked: string): { held: Promise<void>; release: () => void } {
+    let release!: () => void;
+    const released = new Promise<void>((resolve) => (release = resolve));
+    const held = new Promise<void>((resolve) => {
+      const hold = () => {
+        resolve();
+        return released;
+      };
+      this.#held = { asked, hold };
+    });
+    return { held, release };
   }
 
   close(): void {
