@@ -12,8 +12,8 @@ import { Link } from '../harness/link.ts';
 import { silentLog } from '../harness/silent-log.ts';
 import { hostSettings, type Stores, startStores } from '../harness/stores.ts';
 
-/** The insert of points of a record, in the first line of its request. */
-const insertOfPoints = 'JSONEachRow';
+/** The insert of points of a record, in the first line of its request. Reads have this format, too. */
+const insertOfPoints = 'FORMAT+JSONEachRow';
 const firstTs = Date.now() - 60_000;
 
 let stores: Stores;
@@ -26,9 +26,11 @@ beforeAll(async () => {
   stores = await startStores();
   link = await Link.to(Number(new URL(stores.clickhouse.url).port));
   const env = hostSettings(stores);
+  postgres = openPostgres({ url: stores.postgres.url, poolMax: 1, log: silentLog });
+  // The instance that made the stores has ended: a delete would wait for its journal.
+  await postgres.query('delete from journals', []);
   other = await startEngine({ workers: 1, env });
   cutOff = await startEngine({ workers: 1, env: { ...env, CLICKHOUSE_URL: `http://127.0.0.1:${link.port}` } });
-  postgres = openPostgres({ url: stores.postgres.url, poolMax: 1, log: silentLog });
 }, 300_000);
 
 afterAll(async () => {
@@ -50,7 +52,7 @@ async function storeRecord({ token }: Device, name: string): Promise<string> {
     return found.length === 2 ? found[0]![0]! : undefined;
   }, 15_000);
   const key = `concat('\\xFFa${name}', '\\xFFb${name}')`;
-  const text = `arrayStringConcat(groupArray(concat(char(kind), CAST(reinterpretAsFixedString(int) AS String))))`;
+  const text = `arrayStringConcat(groupArray(concat(char(kind), reinterpretAsFixedString(int))))`;
   const { clickhouse } = stores;
   await askClickhouse(
     clickhouse.address(),
