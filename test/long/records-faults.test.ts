@@ -1,0 +1,72 @@
+/**
+ * Latest values that are records, over kills of the embedded ClickHouse while records are inserted and merged, and of
+ * all processes of a host at once. Nothing that was acknowledged is missing afterwards.
+ */
+import { randomInt } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterEach, expect, test } from 'vitest';
+import { eventually } from '../harness/api.ts';
+import { embeddedAddress } from '../harness/clickhouse-queries.ts';
+import { type Engine, startEngine } from '../harness/engine.ts';
+import { devicesInRecords, expectHistory, RecordFleet, whileSending } from '../harness/record-fleet.ts';
+
+/** Enough for records. */
+const children = 1_500;
+const pauseMs = 400;
+let engine: Engine | undefined;
+
+afterEach(async () => {
+  await engine?.destroyAtOnce();
+  engine = undefined;
+});
+
+async function start(env: Record<string, string> = {}): Promise<{ host: Engine; fleets: RecordFleet[] }> {
+  engine = await startEngine({ workers: 2, env });
+  const host = engine;
+  const fleets = [
+    await RecordFleet.make(() => [host], 'at its time', { count: children, parts: 3 }),
+    await RecordFleet.make(() => [host], 'at server time', { count: children }),
+  ];
+  return { host, fleets };
+}
+
+/** A merge of all parts of the latest values; a kill ends it. */
+function mergeLatest(host: Engine): void {
+  void host.clickhouseCommand('OPTIMIZE TABLE latest FINAL').catch(() => undefined);
+}
+
+async function expectAll(host: Engine, fleets: readonly RecordFleet[]): Promise<void> {
+  for (const fleet of fleets) await fleet.expectNewest();
+  const address = embeddedAddress(host.dataDir);
+  expect(await devicesInRecords(address)).toBeGreaterThan(children / 2);
+  for (const fleet of fleets) await expectHistory(fleet, [address]);
+}
+
+for (const level of ['journal', 'store']) {
+  test(`INGEST_ACK=${level}: kills of ClickHouse while records are inserted and merged lose nothing`, async () => {
+    const { host, fleets } = await start({ INGEST_ACK: level });
+    await whileSending(fleets, pauseMs, async () => {
+      for (let kill = 0; kill < 10; kill += 1) {
+        await sleep(randomInt(500, 2_500));
+        mergeLatest(host);
+        await sleep(randomInt(200));
+        await eventually(() => host.kill('clickhouse'), 30_000);
+      }
+    });
+    await expectAll(host, fleets);
+  });
+}
+
+test('kills of all processes of a host while records are inserted and merged lose nothing', async () => {
+  const { host, fleets } = await start();
+  await whileSending(fleets, pauseMs, async () => {
+    for (let kill = 0; kill < 5; kill += 1) {
+      await sleep(randomInt(1_000, 4_000));
+      mergeLatest(host);
+      await sleep(randomInt(200));
+      await host.killAll();
+      await host.start();
+    }
+  });
+  await expectAll(host, fleets);
+});
