@@ -38,7 +38,7 @@ test('a run of a seed is the same each time', async () => {
 
 test('a fleet has latest values that are records', async () => {
   let records = 0;
-  for (let seed = 1; seed < 40; seed += 1) {
+  for (let seed = 1; seed <= 12; seed += 1) {
     const plan = { ...planOf(seed), hasFleet: true, faults: [] };
     const world = await runWorld(plan);
     expect(world.faults).toEqual([]);
