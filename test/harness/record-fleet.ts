@@ -12,7 +12,7 @@ import { type ClickhouseAddress, queryClickhouse } from './clickhouse-queries.ts
 import { type MqttClient, withMqtt } from './mqtt-client.ts';
 
 /** What the fleet needs of a host. */
-export interface RecordHost {
+interface RecordHost {
   readonly api: Api;
   readonly mqttPort: number;
 }
@@ -41,7 +41,7 @@ const lists = [
 type Newest = Map<string, number>;
 
 /** The ways to read latest values that are compared with the account. */
-export type LatestRead = 'all' | 'keys' | 'names';
+type LatestRead = 'all' | 'keys' | 'names';
 
 export class RecordFleet {
   readonly #name: string;

@@ -38,7 +38,7 @@ function mergeLatest(host: Engine): void {
 async function expectAll(host: Engine, fleets: readonly RecordFleet[]): Promise<void> {
   for (const fleet of fleets) await fleet.expectNewest(['all']);
   const address = embeddedAddress(host.dataDir);
-  // A connection of before a kill, or of long ago, is closed, and the next try opens another one.
+  // The connection of an earlier query may be closed. The next query opens another one.
   expect(await eventually(() => devicesInRecords(address))).toBeGreaterThan(children / 2);
   for (const fleet of fleets) await expectHistory(fleet, [address]);
 }
