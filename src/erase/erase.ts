@@ -86,8 +86,11 @@ export class Eraser {
   #running: Promise<void> = Promise.resolve();
   /** The deletes that are being carried out. */
   #erasing: Promise<void> | undefined;
-  /** Ends the statement of the deletes that are being carried out. */
-  readonly #abort = new AbortController();
+  /**
+   * Ends the statements of this round. Each round has a signal of its own, because every statement leaves an entry at
+   * the signal (`AbortSignal.any`).
+   */
+  #abort = new AbortController();
   /** True after a stop began: no further delete is carried out, and reports continue until `end`. */
   #stopping = false;
   #stopped = false;
@@ -163,6 +166,7 @@ export class Eraser {
       const { fence, isWaiting } = await readFence(this.#deps.postgres);
       await this.#report(fence);
       if (this.#stopping || this.#erasing) return;
+      this.#abort = new AbortController();
       this.#erasing = this.#erase(isWaiting)
         .catch((error) => this.#failed(error))
         .finally(() => {

@@ -58,8 +58,11 @@ export class Retention {
   #stopTimer = () => {};
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
-  /** Ends the statement that runs. */
-  readonly #abort = new AbortController();
+  /**
+   * Ends the statements of this round. Each round has a signal of its own, because every statement leaves an entry at
+   * the signal (`AbortSignal.any`).
+   */
+  #abort = new AbortController();
   /** The time by which the round deletes. */
   #time = 0;
 
@@ -96,6 +99,7 @@ export class Retention {
   async round(): Promise<void> {
     const { postgres, steadyClock, log, isLeader, ttlDays, ttlOfLatest } = this.#deps;
     if (!isLeader()) return;
+    this.#abort = new AbortController();
     try {
       if (!(await takeLease(postgres, leaseName + this.#suffix, this.#holder, limits.retentionLeaseMs))) return;
       try {

@@ -40,8 +40,8 @@ interface DeviceOrder {
    */
   readonly passedOver: Set<number>;
   /**
-   * Commands of other owners that have gone, or for which a command here has waited in vain. PostgreSQL may still name
-   * them as waiting.
+   * Commands of other owners that have gone, or for which a command here has waited in vain. PostgreSQL may
+   * still name them as waiting.
    */
   readonly settled: Set<number>;
   /** The wait of the oldest command here for older ones; undefined while no command waits for another. */
@@ -170,7 +170,7 @@ export class OldestFirst {
   /** Called when a command here has waited for these older ones in vain. */
   settle(device: number, older: readonly number[]): void {
     const order = this.#devices.get(device);
-    if (order !== undefined) for (const id of older) note(order.settled, id);
+    if (order !== undefined) for (const id of older) note(order.settled, id, limits.rpcPersistentPerDeviceMax);
   }
 
   /** Called with the outcome of an offer: whether a session took the command. */
@@ -200,7 +200,7 @@ export class OldestFirst {
     order.passedOver.delete(id);
     order.settled.delete(id);
     order.wait?.silent.delete(id);
-    note(order.elsewhere, id);
+    note(order.elsewhere, id, limits.rpcElsewhereMax);
     if (!isNew) return;
     for (const command of this.#deps.queued(device)) {
       if (!this.#announced.has(command) || (isAsking && !isOlder(command.id, id))) continue;
@@ -212,7 +212,7 @@ export class OldestFirst {
   gone(device: number, id: number): void {
     const order = this.#devices.get(device);
     if (order === undefined) return;
-    note(order.settled, id);
+    note(order.settled, id, limits.rpcPersistentPerDeviceMax);
     if (order.elsewhere.delete(id)) this.#waitAgain(device, order, id);
     else if (!order.passedOver.delete(id)) return;
     this.#deps.onFree(device);
@@ -250,12 +250,12 @@ export class OldestFirst {
 
 /** Makes the commands that were passed over hold up younger ones again. */
 function countAgain(order: DeviceOrder): void {
-  for (const id of order.passedOver) note(order.elsewhere, id);
+  for (const id of order.passedOver) note(order.elsewhere, id, limits.rpcElsewhereMax);
   order.passedOver.clear();
 }
 
 /** Adds the id, in place of the one that was added first when the set has its most. */
-function note(ids: Set<number>, id: number): void {
+function note(ids: Set<number>, id: number, idsMax: number): void {
   ids.add(id);
-  if (ids.size > limits.rpcElsewhereMax) ids.delete(ids.values().next().value!);
+  if (ids.size > idsMax) ids.delete(ids.values().next().value!);
 }

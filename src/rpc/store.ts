@@ -161,7 +161,10 @@ export interface Keeping {
    * another worker has claimed the command.
    */
   isKept: boolean;
-  /** The numbers of older commands of the device that wait at other owners, if these owners have renewed the leases. */
+  /**
+   * The numbers of older commands of the device that wait at other owners, if these owners have renewed the leases.
+   * Commands from before the numbers began again at 1 are missing: only the announcements of their owners name them.
+   */
   older: number[];
 }
 
