@@ -41,7 +41,7 @@ const lists = [
 type Newest = Map<string, number>;
 
 /** The ways to read latest values that are compared with the account. */
-type LatestRead = 'all' | 'keys' | 'names';
+export type LatestRead = 'all' | 'keys' | 'names';
 
 export class RecordFleet {
   readonly #name: string;

@@ -1,19 +1,16 @@
 /**
- * Latest values that are records, over kills of workers of two hosts and over moves between two shards. Two gateways
- * send for fleets that are large enough for records. Each message is sent again until its acknowledgement, on the next
- * host each time, so the account knows the newest value of each key of each device.
+ * Latest values that are records, over kills of workers of two hosts, of the servers of two shards, and over moves
+ * between the shards.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { createFleet } from '../../bench/engine-under-load.ts';
-import { recordKind } from '../../src/clickhouse/latest-rows.ts';
-import { type Device, eventually } from '../harness/api.ts';
+import { eventually } from '../harness/api.ts';
 import { queryClickhouse } from '../harness/clickhouse-queries.ts';
 import { type Engine, engineMain, startEngines } from '../harness/engine.ts';
-import { withMqtt } from '../harness/mqtt-client.ts';
+import { devicesInRecords, expectHistory, RecordFleet, whileSending } from '../harness/record-fleet.ts';
 import { hostSettings, type Stores, startShard, startStores } from '../harness/stores.ts';
 
 /** Enough for records on each of two shards. */
@@ -22,20 +19,11 @@ const pauseMs = 300;
 const killPauseMs = 1_500;
 /** A service ends when all of its workers end soon after their starts. */
 const livedMsMin = 4_000;
-const readersCount = 32;
-const firstTs = Date.now() - 3_600_000;
-/** Each key is in several lists, and two lists have the same keys. */
-const lists = [
-  ['a', 'b', 'c'],
-  ['c', 'b', 'a'],
-  ['a', 'd'],
-  ['b', 'c', 'd', 's'],
-];
 
 let stores: Stores;
 let other: Awaited<ReturnType<typeof startShard>>;
 let hosts: Engine[];
-let fleets: Fleet[];
+let fleets: RecordFleet[];
 
 beforeAll(async () => {
   stores = await startStores();
@@ -45,7 +33,10 @@ beforeAll(async () => {
     { workers: 2, env },
     { workers: 2, env },
   ]);
-  fleets = [await Fleet.make('at its time', true), await Fleet.make('at server time', false)];
+  fleets = [
+    await RecordFleet.make(() => hosts, 'at its time', { count: childrenOfGateway }),
+    await RecordFleet.make(() => hosts, 'at server time', { count: childrenOfGateway }),
+  ];
 }, 300_000);
 
 afterAll(async () => {
@@ -54,102 +45,9 @@ afterAll(async () => {
   await stores?.stopAll();
 });
 
-/** The newest value of a key: its place in the order of values, which is also its value. */
-type Newest = Map<string, number>;
-
-class Fleet {
-  readonly #name: string;
-  readonly #gateway: Device;
-  readonly #children: Device[];
-  readonly #newest: Newest[];
-  readonly #hasTs: boolean;
-  #round = 0;
-  #sends = 0;
-
-  private constructor(name: string, gateway: Device, children: Device[], hasTs: boolean) {
-    this.#name = name;
-    this.#gateway = gateway;
-    this.#children = children;
-    this.#newest = children.map(() => new Map());
-    this.#hasTs = hasTs;
-  }
-
-  static async make(name: string, hasTs: boolean): Promise<Fleet> {
-    const [{ api }] = hosts as [Engine];
-    const gateway = await api.createGateway(`gateway ${name}`);
-    const prefix = hasTs ? 'own' : 'server';
-    return new Fleet(prefix, gateway, await createFleet(api, prefix, childrenOfGateway), hasTs);
-  }
-
-  /** Sends one message with a record of each child. */
-  async send(): Promise<void> {
-    // With times of their own every second message is older than the one before.
-    const place = this.#hasTs ? this.#round ^ 1 : this.#round;
-    const keysOf = (n: number) => lists[(n + place) % lists.length]!;
-    const sentValue = (key: string) => (key === 's' ? textOf(place) : place);
-    const record = (n: number) => {
-      const values = Object.fromEntries(keysOf(n).map((key) => [key, sentValue(key)]));
-      return this.#hasTs ? { ts: firstTs + place, values } : values;
-    };
-    const body = Object.fromEntries(this.#children.map((_, n) => [`${this.#name}-${n}`, [record(n)]]));
-    const payload = JSON.stringify(body);
-    while (!(await this.#isAcknowledged(payload))) await sleep(50);
-    for (const [n, newest] of this.#newest.entries()) {
-      for (const key of keysOf(n)) newest.set(key, Math.max(place, newest.get(key) ?? 0));
-    }
-    this.#round += 1;
-  }
-
-  async #isAcknowledged(payload: string): Promise<boolean> {
-    this.#sends += 1;
-    const { mqttPort: port } = hosts[this.#sends % hosts.length]!;
-    try {
-      return await withMqtt({ port, token: this.#gateway.token }, async (client) => {
-        const packet = client.publishPacket('v1/gateway/telemetry', payload);
-        await client.write(packet);
-        const { reasonCode } = await client.pick('puback', { messageId: packet.messageId! }, 60_000);
-        return (reasonCode ?? 0) < 0x80;
-      });
-    } catch {
-      return false;
-    }
-  }
-
-  /** Returns the values of each of these children whose latest values over REST are not its newest ones. */
-  async wrong(children: readonly number[]): Promise<Map<number, string>> {
-    const found = new Map<number, string>();
-    let next = 0;
-    const read = async () => {
-      for (let n = children[next++]; n !== undefined; n = children[next++]) {
-        const latest = await hosts[n % hosts.length]!.api.readLatest(this.#children[n]!.id);
-        const shown = Object.entries(latest).map(([key, [point]]) => {
-          return `${key} ${point!.value}${this.#hasTs ? ` at ${point!.ts - firstTs}` : ''}`;
-        });
-        const expected = [...this.#newest[n]!].map(([key, place]) => {
-          return `${key} ${key === 's' ? textOf(place) : place}${this.#hasTs ? ` at ${place}` : ''}`;
-        });
-        const [are, should] = [shown, expected].map((each) => each.sort().join(', '));
-        if (are !== should) found.set(n, `${this.#name}-${n}: ${are}; not ${should}`);
-      }
-    };
-    await Promise.all(Array.from({ length: readersCount }, read));
-    return found;
-  }
-}
-
-function textOf(place: number): string {
-  return `place ${place}`;
-}
-
 /** Sends, and kills workers of both hosts in turn, until `during` has ended. Returns the number of kills. */
 async function underKills(during: () => Promise<unknown>): Promise<number> {
   let isOver = false;
-  const sending = fleets.map(async (fleet) => {
-    while (!isOver) {
-      await fleet.send();
-      await sleep(pauseMs);
-    }
-  });
   let kills = 0;
   const seenAt = new Map<number, number>();
   const killing = (async () => {
@@ -164,35 +62,27 @@ async function underKills(during: () => Promise<unknown>): Promise<number> {
       kills += 1;
     }
   })();
-  try {
-    await during();
-  } finally {
-    isOver = true;
-    await Promise.all([...sending, killing]);
-  }
+  await whileSending(fleets, pauseMs, async () => {
+    try {
+      await during();
+    } finally {
+      isOver = true;
+      await killing;
+    }
+  });
   return kills;
 }
 
 const addresses = () => [stores.clickhouse.address(), other.address()];
 
-/** Returns, for each shard, the devices whose newest values are in a record. */
-async function devicesInRecords(): Promise<number[]> {
-  const newest = 'SELECT device, argMax(kind, rank) AS kind FROM latest FINAL GROUP BY device';
-  const query = `SELECT count() FROM (${newest}) WHERE kind = ${recordKind}`;
-  const answers = await Promise.all(addresses().map((address) => queryClickhouse(address, query)));
-  return answers.map((rows) => Number(rows[0]![0]));
+async function expectAll(): Promise<void> {
+  for (const fleet of fleets) await fleet.expectNewest(['all']);
+  for (const fleet of fleets) await expectHistory(fleet, addresses());
 }
 
-async function expectNewest(): Promise<void> {
-  for (const fleet of fleets) {
-    let left = new Map(Array.from({ length: childrenOfGateway }, (_, n) => [n, 'not read']));
-    await eventually(async () => {
-      left = await fleet.wrong([...left.keys()]);
-      return left.size === 0;
-    }, 60_000).catch((cause: unknown) => {
-      throw new Error(`${left.size} devices are wrong: ${[...left.values()].slice(0, 5).join('\n')}`, { cause });
-    });
-  }
+/** Returns, for each shard, the devices whose newest values are in a record. */
+async function countsInRecords(): Promise<number[]> {
+  return await Promise.all(addresses().map((address) => devicesInRecords(address)));
 }
 
 /** Runs `npm run shards` with these words. */
@@ -208,14 +98,28 @@ async function moveShards(...words: string[]): Promise<void> {
 
 test('each newest value is read after kills of the workers of both hosts', async () => {
   expect(await underKills(() => sleep(20_000))).toBeGreaterThan(3);
-  await expectNewest();
-  for (const count of await devicesInRecords()) expect(count).toBeGreaterThan(childrenOfGateway / 4);
+  await expectAll();
+  for (const count of await countsInRecords()) expect(count).toBeGreaterThan(childrenOfGateway / 4);
+});
+
+test('each newest value is read after the servers of both shards were killed', async () => {
+  await whileSending(fleets, pauseMs, async () => {
+    for (let kill = 0; kill < 4; kill += 1) {
+      const server = kill % 2 === 0 ? other : stores.clickhouse;
+      await sleep(2_000 * Math.random());
+      await server.kill();
+      // After some seconds the rows of the shard wait beside the lane.
+      await sleep(kill < 2 ? 6_000 : 500);
+      await server.start();
+    }
+  });
+  await expectAll();
 });
 
 test('each newest value is read after all devices have left a shard, while workers were killed', async () => {
   expect(await underKills(() => moveShards('empty', '1'))).toBeGreaterThan(0);
-  await expectNewest();
-  const [count] = await devicesInRecords();
+  await expectAll();
+  const [count] = await countsInRecords();
   expect(count).toBeGreaterThan(childrenOfGateway / 2);
   await eventually(async () => {
     const [rows] = await queryClickhouse(other.address(), 'SELECT count() FROM latest');
@@ -225,6 +129,6 @@ test('each newest value is read after all devices have left a shard, while worke
 
 test('each newest value is read after half of the devices have moved back, while workers were killed', async () => {
   expect(await underKills(() => moveShards('balance'))).toBeGreaterThan(0);
-  await expectNewest();
-  for (const count of await devicesInRecords()) expect(count).toBeGreaterThan(childrenOfGateway / 4);
+  await expectAll();
+  for (const count of await countsInRecords()) expect(count).toBeGreaterThan(childrenOfGateway / 4);
 });
