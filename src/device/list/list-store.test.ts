@@ -363,7 +363,8 @@ test('totals are exact after changes at once, and changes are added up', async (
     const [found] = await postgres.query<{ isAdded: boolean }>(added);
     if (found!.isAdded) break;
     await postgres.query(
-      `update device set customer_id = customer_id where tenant_id = '${tenants[0]}' and number = 1`,
+      `update device set customer_id = (array['${customers[0]!.id}', null]::uuid[])[${1 + (n % 2)}]
+        where tenant_id = '${tenants[0]}' and number = (select min(number) from device where tenant_id = '${tenants[0]}')`,
     );
   }
   expect(await postgres.query(added)).toEqual([{ isAdded: true }]);
