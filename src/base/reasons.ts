@@ -232,7 +232,7 @@ export const reasons = {
   426: { upgrade: 'the path speaks WebSocket' },
   429: {
     attributes_waiting_share: 'the sender has its share of the attributes that wait for their commit',
-    backlog_share: 'the sender has its share of the journal, or of the stream, that waits for ClickHouse',
+    backlog_share: 'the sender has its share of the journal, or of the stream of live rows, that waits for ClickHouse',
     claim_tries: 'too many wrong claim keys for the device',
     client_rpc_device_full: 'the device has the most open calls that one may have',
     client_rpc_share: 'the sender has its share of the open calls',
@@ -260,6 +260,8 @@ export const reasons = {
     rpc_tenant_full: "the tenant's share of waiting commands is used up",
     sign_in_guessing: 'too many wrong passwords of the network or the account',
     sign_in_queue: 'too many sign-ins wait',
+    stream_late_share:
+      '`INGEST_ACK=stream`: the sender has its share of the stream of late rows; its live rows are accepted',
     streams_share: 'the caller has its share of the answers that are being sent in pieces',
     taken_names: 'the tenant chose too many credentials, emails or keys that other tenants have',
     wrong_credentials: 'too many wrong tokens and MQTT sign-ins from the address',

@@ -17,6 +17,14 @@ export interface Sender {
   readonly customerId: string | null;
 }
 
+/** What is shared, as refusals and the log name it. */
+export interface Shared {
+  readonly what: string;
+  readonly reason: 'backlog_share' | 'stream_late_share';
+}
+
+export const ofJournal: Shared = { what: 'the journal', reason: 'backlog_share' };
+
 /** Bytes that a sender of each kind may add, as multiples of what stays free. */
 const timesFree = { device: 1, customer: 3, tenant: 9 } as const;
 type Kind = keyof typeof timesFree;
@@ -28,17 +36,15 @@ export class BacklogShares {
     tenant: new Map(),
   };
   readonly #onRefused: (kind: Kind, id: string) => void;
-  readonly #what: string;
+  readonly #shared: Shared;
   #sum = 0;
   #freeBytes = 0;
   #workers = 1;
 
-  /**
-   * `onRefused`: called for each refused message, with whose share is used up. `what`: what is shared, for the refusal.
-   */
-  constructor(onRefused: (kind: Kind, id: string) => void, what = 'the journal') {
+  /** `onRefused`: called for each refused message, with whose share is used up. */
+  constructor(onRefused: (kind: Kind, id: string) => void, shared = ofJournal) {
     this.#onRefused = onRefused;
-    this.#what = what;
+    this.#shared = shared;
   }
 
   /**
@@ -85,9 +91,9 @@ export class BacklogShares {
   #refuse(kind: Kind, id: string): never {
     this.#onRefused(kind, id);
     const message =
-      `ClickHouse takes less than comes in, and this ${kind} has its share of ${this.#what}: send less, or send again ` +
+      `ClickHouse takes less than comes in, and this ${kind} has its share of ${this.#shared.what}: send less, or send again ` +
       'later.';
-    throw new Fault('backlog_share', message, 5);
+    throw new Fault(this.#shared.reason, message, 5);
   }
 
   #add(kind: Kind, owner: number | string, bytes: number): void {

@@ -3,6 +3,7 @@
  * when it is over. Other senders are accepted meanwhile, so the host is not refusing.
  */
 import type { Log } from '../base/log.ts';
+import { ofJournal, type Shared } from './backlog-shares.ts';
 
 const repeatMs = 60_000;
 /** The time without a refusal after which the refusing is over. */
@@ -12,7 +13,7 @@ const sendersMax = 1_000;
 
 export class ShareRefusals {
   readonly #log: Log;
-  readonly #what: string;
+  readonly #shared: Shared;
   readonly #senders = new Set<string>();
   #sender: { kind: string; id: string } | undefined;
   #messages = 0;
@@ -20,10 +21,9 @@ export class ShareRefusals {
   #lastAt = 0;
   #saidAt = 0;
 
-  /** `what`: what is shared. */
-  constructor(log: Log, what = 'the journal') {
+  constructor(log: Log, shared = ofJournal) {
     this.#log = log;
-    this.#what = what;
+    this.#shared = shared;
   }
 
   /** `now`: monotonic, as that of `check`. */
@@ -45,9 +45,9 @@ export class ShareRefusals {
 
   #say(now: number): void {
     this.#saidAt = now;
-    const message = `ClickHouse takes less than comes in. Senders that have their share of ${this.#what} get 429, others are accepted.`;
+    const message = `ClickHouse takes less than comes in. Senders that have their share of ${this.#shared.what} get 429, others are accepted.`;
     this.#log.warn('ingest_share_refusing', {
-      reason: 'backlog_share',
+      reason: this.#shared.reason,
       message,
       ...this.#sender,
       senders: this.#senders.size,

@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { type Fault, unavailable } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { type Lane, lanes, late, live } from '../journal/journal.ts';
-import { BacklogShares, type Sender } from './backlog-shares.ts';
+import { BacklogShares, type Sender, type Shared } from './backlog-shares.ts';
 import { ShareRefusals } from './share-refusals.ts';
 
 /** What a stream holds, as its servers reported it. */
@@ -45,7 +45,11 @@ interface Shown {
   until: number;
 }
 
-const names = { [live]: 'the stream of live rows', [late]: 'the stream of late rows' } as const;
+const shared: { readonly [live]: Shared; readonly [late]: Shared } = {
+  [live]: { what: 'the stream of live rows', reason: 'backlog_share' },
+  // A sender without room for its late rows has room for its live rows.
+  [late]: { what: 'the stream of late rows', reason: 'stream_late_share' },
+};
 
 export class StreamHealth {
   readonly #deps: StreamHealthDeps;
@@ -61,7 +65,7 @@ export class StreamHealth {
 
   constructor(deps: StreamHealthDeps) {
     this.#deps = deps;
-    this.#shareRefusals = [new ShareRefusals(deps.log, names[live]), new ShareRefusals(deps.log, names[late])];
+    this.#shareRefusals = [new ShareRefusals(deps.log, shared[live]), new ShareRefusals(deps.log, shared[late])];
   }
 
   /** Returns the reason for which all telemetry is refused, before it is decoded. */
@@ -123,7 +127,10 @@ export class StreamHealth {
     let shares = this.#shares[lane];
     // `add` counts what is accepted after a report.
     if (shares !== undefined && room.at === this.#readAt[lane]) return;
-    shares ??= new BacklogShares((kind, id) => this.#shareRefusals[lane].add(kind, id, clock.monotonic()), names[lane]);
+    shares ??= new BacklogShares(
+      (kind, id) => this.#shareRefusals[lane].add(kind, id, clock.monotonic()),
+      shared[lane],
+    );
     this.#shares[lane] = shares;
     this.#readAt[lane] = room.at;
     shares.update(Math.max(0, room.bytesMax - room.bytes), room.bytes - half, fleetWorkers?.() ?? 1);

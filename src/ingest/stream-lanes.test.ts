@@ -249,7 +249,7 @@ test('while a stream is more than half full a tenant has a share of it, and the 
     await turns();
   }
   expect(refused).toMatchObject({
-    reason: 'backlog_share',
+    reason: 'stream_late_share',
     message: expect.stringMatching(/this tenant has its share of the stream of late rows/),
   });
   send('other tenant', points, sender(1_000, 'bakery'));

@@ -13,7 +13,7 @@ import { afterEach, describe, expect, test, vi } from 'vitest';
 import { silentLog as quiet } from '../../test/harness/silent-log.ts';
 import { newTroubles } from '../../test/harness/troubles.ts';
 import { unlimitedAdmission, unlimitedRates } from '../../test/harness/unlimited.ts';
-import { badRequest, type Fault, notFound, unavailable } from '../base/errors.ts';
+import { badRequest, Fault, notFound, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import { Metrics } from '../base/metrics/metrics.ts';
@@ -282,13 +282,17 @@ describe('acknowledgements', () => {
   });
 
   test('MQTT 3 gets past late rows that are refused: later messages are acknowledged, and the end comes after a while', async () => {
-    for (const qos of [1, 2] as const) {
+    const refusals = [
+      unavailable('stream_late', 'The stream of late rows is full.'),
+      new Fault('stream_late_share', 'This device has its share of the stream of late rows.'),
+    ];
+    for (const [refusal, qos] of refusals.flatMap((each) => [[each, 1] as const, [each, 2] as const])) {
       const { send, sent, publishes, transport, endedBy, move, connection } = bench();
       await sent();
       for (let n = 1; n <= 12; n += 1) {
         // More messages than may be unacknowledged at once; every third one is of late rows.
         send(publish(n, qos));
-        if (n % 3 === 1) publishes[n - 1]!.refuse(unavailable('stream_late', 'The stream of late rows is full.'));
+        if (n % 3 === 1) publishes[n - 1]!.refuse(refusal);
         else publishes[n - 1]!.acknowledge();
         const answer = qos === 1 ? 'puback' : 'pubrec';
         expect(names(await sent())).toEqual(n % 3 === 1 ? [] : [`${answer} ${n}`]);

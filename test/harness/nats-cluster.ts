@@ -121,6 +121,13 @@ export class NatsCluster {
     return Number(leader.slice(1));
   }
 
+  /** Returns the names of the clients that are connected to a node. */
+  async clientsOf(node: number): Promise<string[]> {
+    const answer = await fetch(`http://127.0.0.1:${this.#ports[node]!.monitor}/connz`);
+    const { connections } = (await answer.json()) as { connections: { name?: string }[] };
+    return connections.flatMap(({ name }) => name ?? []);
+  }
+
   /** Calls with a connection to the nodes that run. */
   async manage<T>(call: (manager: JetStreamManager) => Promise<T>, timeout = 15_000): Promise<T> {
     const connection = await this.connect();

@@ -183,7 +183,9 @@ export class RecordFleet {
     let next = 0;
     const read = async () => {
       for (let n = children[next++]; n !== undefined; n = children[next++]) {
-        const [are, should] = [await this.#read(n, way), this.#expectedBy(n, way)].map((each) => each.join(', '));
+        // A read that fails ends no other read, so a next try starts when all reads of this try have ended.
+        const read = await this.#read(n, way).catch((error: Error) => [error.message]);
+        const [are, should] = [read, this.#expectedBy(n, way)].map((each) => each.join(', '));
         if (are !== should) found.set(n, `${this.#name}-${n}: ${are}; not ${should}`);
       }
     };

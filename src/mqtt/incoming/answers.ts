@@ -69,7 +69,7 @@ export function isDiscarded({ reason }: Fault): boolean {
  * and would never get past such a message if the connection ended at once.
  */
 export function passesLater({ reason }: Fault): boolean {
-  return reason === 'stream_late';
+  return reason === 'stream_late' || reason === 'stream_late_share';
 }
 
 /** True for a refusal that may end within seconds, so that pausing the client helps. */
