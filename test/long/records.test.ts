@@ -3,6 +3,7 @@
  * between the shards.
  */
 import { spawn } from 'node:child_process';
+import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -17,8 +18,8 @@ import { hostSettings, type Stores, startShard, startStores } from '../harness/s
 const childrenOfGateway = 3_000;
 const pauseMs = 300;
 const killPauseMs = 1_500;
-/** A service ends when all of its workers end soon after their starts. */
-const livedMsMin = 4_000;
+/** A host whose workers all end five times before they have worked for two seconds ends. */
+const workedMsMin = 2_100;
 
 let stores: Stores;
 let other: Awaited<ReturnType<typeof startShard>>;
@@ -49,26 +50,20 @@ afterAll(async () => {
 async function underKills(during: () => Promise<unknown>): Promise<number> {
   let isOver = false;
   let kills = 0;
-  const seenAt = new Map<number, number>();
   const killing = (async () => {
     while (!isOver) {
-      await sleep(killPauseMs * (0.5 + Math.random()));
-      const now = performance.now();
-      for (const pid of hosts.flatMap((each) => each.workers())) if (!seenAt.has(pid)) seenAt.set(pid, now);
       const host = hosts[kills % hosts.length]!;
-      const role = `worker-${Math.floor(kills / hosts.length) % 2}`;
-      if (now - (seenAt.get(host.pids().get(role) ?? 0) ?? now) < livedMsMin) continue;
-      await host.kill(role);
+      await host.ready('workers');
+      await sleep(workedMsMin + randomInt(killPauseMs));
+      await host.kill(`worker-${Math.floor(kills / hosts.length) % 2}`);
       kills += 1;
     }
   })();
   await whileSending(fleets, pauseMs, async () => {
-    try {
-      await during();
-    } finally {
+    const ended = during().finally(() => {
       isOver = true;
-      await killing;
-    }
+    });
+    await Promise.all([ended, killing]);
   });
   return kills;
 }
