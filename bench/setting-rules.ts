@@ -63,7 +63,7 @@ function ruleOf(group: string, name: string): Rule {
   const rules: Record<string, Rule | undefined> = listed[group as keyof BenchSettings] ?? {};
   const own = rules[name];
   if (own !== undefined) return own;
-  if (/[wW]armupSeconds$|^settleSeconds$|Ms$|PerMinuteMax$/.test(name)) return from0;
+  if (/[wW]armupSeconds$|^settleSeconds$|^mergeSeconds$|Ms$|PerMinuteMax$/.test(name)) return from0;
   if (/^seconds$|Seconds$|^minutes$|^rate$|Rate$|PerSecond$/.test(name)) return positive;
   return count;
 }

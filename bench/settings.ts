@@ -136,6 +136,7 @@ export interface BenchSettings {
     samples: number;
     deletes: number;
     settleSeconds: number;
+    mergeSeconds: number;
     targets: number;
   };
   tails: {

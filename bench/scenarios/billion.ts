@@ -1,7 +1,8 @@
 /**
  * A billion points through the gateway topics, from devices that the gateways make on the way; then, on that data,
  * history, latest values, reports, deletes and a restart. Rates count what ClickHouse has stored, and the last tenth is
- * compared with the first. At the end every point of every device is counted.
+ * compared with the first. Reads are measured right after the load, while ClickHouse merges, and again when merges have
+ * ended: the latter are compared with the targets. At the end every point of every device is counted.
  */
 import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -21,6 +22,7 @@ import { createFleet } from '../engine-under-load.ts';
 import { addedUp, refusedText } from '../load/counts.ts';
 import { runMqttLoad } from '../load/mqtt/mqtt.ts';
 import type { LoadResult } from '../load/processes.ts';
+import { WaitView } from '../load/wait-view.ts';
 import { type Cell, figure, say, table, writeResult } from '../report.ts';
 import type { BenchSettings } from '../settings.ts';
 import { Targets } from '../targets.ts';
@@ -35,6 +37,8 @@ const restartSecondsMax = 5;
 const partsMax = 10;
 const watchMs = 100;
 const drainMsMax = 600_000;
+/** Seconds without a merge after which merges have ended. */
+const stillSeconds = 5;
 /** Devices that are counted in one query. */
 const countedDevices = 50_000;
 const copiedMsMax = 600_000;
@@ -77,6 +81,9 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
     const apiKey = await engine.api.createKey();
     const known = await knownDevices(engine, plan, billion);
     const doomed = known.splice(0, 2 * billion.deletes);
+    const readsBefore = await measureReads(engine, apiKey, plan, known, billion.samples);
+    tellReads(readsBefore, ', right after the load');
+    await mergesEnded(engine, billion.mergeSeconds * 1000);
     const reads = await measureReads(engine, apiKey, plan, known, billion.samples);
     tellReads(reads, '');
     const copied = `SELECT count() FROM device_metadata FINAL WHERE name LIKE 'billion-%'`;
@@ -124,6 +131,7 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       sizes,
       resident,
       isStored,
+      readsBefore,
       reads,
       reports,
       deletes,
@@ -137,12 +145,35 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       isStored &&
       isLeft &&
       loads.every(isClean) &&
-      [...reads, ...readsAfter].every(({ failed }) => failed === 0) &&
+      [...readsBefore, ...reads, ...readsAfter].every(({ failed }) => failed === 0) &&
       [...reports, ...deletes.results].every((one) => one.isRight);
     return isRight && (holds || billion.targets === 0);
   } finally {
     await engine.destroy();
   }
+}
+
+/** Waits until ClickHouse has merged nothing for some seconds, and tells the parts that a read is made of then. */
+async function mergesEnded(engine: Engine, msMax: number): Promise<void> {
+  const began = performance.now();
+  const view = new WaitView('waiting until merges have ended');
+  let running = 0;
+  try {
+    for (let still = 0; still < stillSeconds && performance.now() - began < msMax; still += 1) {
+      running = await count(engine, 'SELECT count() FROM system.merges');
+      if (running > 0) still = -1;
+      view.note(`${running} merges`, { leastSeconds: 0, mostSeconds: (began + msMax - performance.now()) / 1000 });
+      await sleep(1_000);
+    }
+  } finally {
+    view.end();
+  }
+  const parts = (name: string) =>
+    count(engine, `SELECT count() FROM system.parts WHERE active AND database = 'millrace' AND table = '${name}'`);
+  const [days, latest] = [await parts('telemetry'), await parts('latest')];
+  const seconds = figure((performance.now() - began) / 1000);
+  const state = running > 0 ? `${running} merges still run` : 'merges have ended';
+  say(`\n${seconds} s later ${state}: ${days} parts of telemetry, ${latest} of latest values`);
 }
 
 function isClean({ refused, broken }: LoadResult): boolean {

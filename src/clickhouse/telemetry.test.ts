@@ -356,6 +356,7 @@ describe('migrations', () => {
       { version: 8, name: 'expires' },
       { version: 9, name: 'fewer_files' },
       { version: 10, name: 'records' },
+      { version: 11, name: 'latest_merges' },
     ]);
     await both.close();
   });
@@ -448,7 +449,7 @@ describe('migrations', () => {
       5,
     );
     const alters = statements.filter((sql) => /^ALTER TABLE millrace.\w+_local ON CLUSTER 'main'/.test(sql));
-    expect(alters).toHaveLength(9);
+    expect(alters).toHaveLength(10);
     // The tables for reading and writing in a cluster have these columns as well.
     const through = statements.filter((sql) => /^ALTER TABLE millrace.\w+(?<!_local) ON CLUSTER 'main'/.test(sql));
     expect(through).toHaveLength(4);

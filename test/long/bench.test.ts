@@ -34,7 +34,14 @@ test('a small fleet and a smaller one are measured in turn, and every record is 
 
 test('points through gateways are stored, read, reported and deleted exactly, and are there after a restart', async () => {
   const size = { points: 200_000, turns: 20, gateways: 4, messageDevices: 50 };
-  const output = await bench('billion', { ...size, samples: 20, deletes: 2, settleSeconds: 0, targets: 0 });
+  const output = await bench('billion', {
+    ...size,
+    samples: 20,
+    deletes: 2,
+    settleSeconds: 0,
+    mergeSeconds: 30,
+    targets: 0,
+  });
   expect(output).toContain('every point of every device, once');
   expect(output).toContain('every other point');
 });
