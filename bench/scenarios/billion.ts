@@ -1,8 +1,9 @@
 /**
  * A billion points through the gateway topics, from devices that the gateways make on the way; then, on that data,
  * history, latest values, reports, deletes and a restart. Rates count what ClickHouse has stored, and the last tenth is
- * compared with the first. Reads are measured right after the load, while ClickHouse merges, and again when merges have
- * ended: the latter are compared with the targets. At the end every point of every device is counted.
+ * compared with the first. Reads are measured right after the load, while ClickHouse merges. Those that are compared
+ * with the targets wait until merges have ended, also after the restart. At the end every point of every device is
+ * counted.
  */
 import { availableParallelism } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -101,6 +102,7 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       stopSeconds: (startedAt - stoppedAt) / 1000,
       readySeconds: (performance.now() - startedAt) / 1000,
     };
+    await mergesEnded(engine, billion.mergeSeconds * 1000);
     const readsAfter = await measureReads(engine, apiKey, plan, known, billion.samples);
     const left = await countAll(engine, plan);
     const isLeft = left.points === plan.points - deletes.points && left.wholeDevices === plan.devices - doomed.length;

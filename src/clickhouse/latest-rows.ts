@@ -9,7 +9,7 @@ export const isRecord: string = `kind = ${recordKind}`;
 
 /** A row as `latestColumns` selects it. */
 export interface LatestRow {
-  /** The key of a point; the key of a record in hexadecimal digits, because JSON has no bytes that are not UTF-8. */
+  /** The key in hexadecimal digits, because JSON has no bytes that are not UTF-8, and the key of a record has some. */
   name: string;
   ts: string;
   kind: number;
@@ -22,9 +22,9 @@ export interface LatestRow {
 
 /**
  * The aliases `name` and `string` are no names of columns: a condition on `key` would compare an alias `key`. Each
- * function of a column costs a read of one device about 0.1 ms.
+ * function of a column costs a read of one device about 0.1 ms: with the digits of each key p50 3.9 instead of 4.1 ms.
  */
-export const latestColumns: string = `if(${isRecord}, hex(key), key) AS name, ts, kind, num, int,
+export const latestColumns: string = `hex(key) AS name, ts, kind, num, int,
   if(${isRecord}, hex(text), text) AS string, rank`;
 
 /** The keys of a row, given whether the row is a record. */

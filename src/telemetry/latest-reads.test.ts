@@ -13,6 +13,8 @@ interface Query {
   answer(error?: Error): void;
 }
 
+const hexOf = (key: string) => Buffer.from(key).toString('hex');
+
 /** Queries wait until the test answers them: with one point of each device, or with an error. */
 function openStore() {
   const queries: Query[] = [];
@@ -21,7 +23,7 @@ function openStore() {
       new Promise<T[]>((resolve, reject) => {
         const of = (devices ?? [device]) as number[];
         const rows = of.map((each): LatestRow & { device: string } => {
-          const point = { name: 'k', ts: String(each), kind: 2, num: 0, int: '0', string: '' };
+          const point = { name: hexOf('k'), ts: String(each), kind: 2, num: 0, int: '0', string: '' };
           return { device: String(each), ...point, rank: '1' };
         });
         const answer = (error?: Error) => (error ? reject(error) : resolve(rows as T[]));

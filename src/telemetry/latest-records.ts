@@ -43,7 +43,8 @@ export function latestPointsOf(rows: readonly LatestRow[]): StoredPoint[] {
 }
 
 function pointOfRow({ name, ts, kind, num, int, string }: LatestRow): StoredPoint {
-  return { key: name, ts, kind: kind as Kind, num, int, text: string };
+  const key = Buffer.from(name, 'hex').toString();
+  return { key, ts, kind: kind as Kind, num, int, text: string };
 }
 
 function pointsOfRecord({ name: hexKey, ts, string: hexText }: LatestRow): StoredPoint[] {

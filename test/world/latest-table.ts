@@ -77,9 +77,9 @@ function texts(bytes: Buffer, start: number, count: number): string[] {
 }
 
 function latestRowOf(row: RowOfLatest): LatestRow {
-  const { key: name, ts, kind, num, int, text: string, record } = row;
+  const { key, ts, kind, num, int, text: string, record } = row;
   const rank = String(((BigInt(ts) + (1n << 63n)) << 64n) + placeOf(row));
-  const shown = record ? { ...record, kind: recordKind } : { name, string, kind };
+  const shown = record ? { ...record, kind: recordKind } : { name: Buffer.from(key).toString('hex'), string, kind };
   return { ...shown, ts: String(ts), num, int: String(int), rank };
 }
 

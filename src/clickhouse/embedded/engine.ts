@@ -1,7 +1,8 @@
 /**
- * Runs statements in the chDB library: ClickHouse inside this process. Each statement has a new connection, so that
- * settings, parameters and the current database of one request never reach the next one. To open and close a connection
- * takes 0.6 ms, so one is opened ahead, and both are done while no caller waits.
+ * Runs statements in the chDB library: ClickHouse inside this process. Settings, parameters and the current database of
+ * one request never reach another one, so each statement has a new connection. To open and close a connection takes
+ * 0.6 ms, so one is opened ahead, and both are done while no caller waits. A SELECT changes nothing of its connection:
+ * its connection is kept for the next SELECT with the same database, settings and names of parameters.
  */
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
@@ -30,7 +31,22 @@ export interface Run {
   parameters: Map<string, string>;
   /** The tag by which `kill` finds the statement. */
   tag: string;
+  /** The statement is one SELECT. */
+  isSelect: boolean;
 }
+
+/** A connection that ran SELECTs alone. */
+interface Kept {
+  connection: object;
+  /** The database, the settings and the names of the parameters that the connection has. */
+  session: string;
+  statements: number;
+}
+
+/** Most reads of Millrace are of a few kinds, and each kind has one session. */
+const keptMax = 4;
+/** A connection that has run so many statements is closed, so that what the library keeps of them has a bound. */
+const keptStatementsMax = 1_000;
 
 export interface Result {
   body: Uint8Array;
@@ -47,6 +63,8 @@ export class Engine {
   readonly #anchor: object;
   /** The connection of the next statement. */
   #spare: object | undefined;
+  /** The connection that was kept last is the last one. */
+  readonly #kept: Kept[] = [];
   #isClosed = false;
 
   constructor(dir: string, engineArguments: string[]) {
@@ -60,22 +78,40 @@ export class Engine {
   }
 
   async run(run: Run): Promise<Result> {
-    const sql = `${prologue(run)}${run.sql}`;
-    const connection = this.#spare ?? this.#open();
-    this.#spare = undefined;
+    const session = run.isSelect ? sessionOf(run) : undefined;
+    const kept = this.#takeKept(session);
+    const sql = `${kept ? assignmentsOf(run, []) : prologue(run)}${run.sql}`;
+    const connection = kept?.connection ?? this.#takeSpare();
+    let isWhole = false;
     try {
       const { bytes, elapsed, rowsRead, bytesRead } = await this.#native.QueryAsyncConnection(
         connection,
         sql,
         run.defaultFormat,
       );
+      isWhole = true;
       return { body: bytes, elapsedSeconds: elapsed, rowsRead, bytesRead };
     } catch (error) {
       throw exceptionFrom(error);
     } finally {
+      const statements = (kept?.statements ?? 0) + 1;
+      const isKept = isWhole && session !== undefined && statements < keptStatementsMax && !this.#isClosed;
+      if (isKept) this.#kept.push({ connection, session, statements });
       // The answer is sent first.
-      setImmediate(() => this.#replace(connection));
+      setImmediate(() => this.#tidy(isKept ? undefined : connection));
     }
+  }
+
+  #takeKept(session: string | undefined): Kept | undefined {
+    if (session === undefined) return undefined;
+    const at = this.#kept.findLastIndex((kept) => kept.session === session);
+    return at < 0 ? undefined : this.#kept.splice(at, 1)[0];
+  }
+
+  #takeSpare(): object {
+    const connection = this.#spare ?? this.#open();
+    this.#spare = undefined;
+    return connection;
   }
 
   /** Requests the statement with this tag to stop, without waiting: with SYNC the request itself may hang. */
@@ -94,6 +130,7 @@ export class Engine {
     } finally {
       this.#isClosed = true;
       if (this.#spare) this.#native.CloseConnection(this.#spare);
+      for (const { connection } of this.#kept.splice(0)) this.#native.CloseConnection(connection);
       this.#native.CloseConnection(this.#anchor);
     }
   }
@@ -102,8 +139,10 @@ export class Engine {
     await this.run(ownRun(sql, 'Null'));
   }
 
-  #replace(used: object): void {
-    this.#native.CloseConnection(used);
+  /** Closes connections that are kept no longer, and opens the next spare one. */
+  #tidy(used: object | undefined): void {
+    if (used !== undefined) this.#native.CloseConnection(used);
+    while (this.#kept.length > keptMax) this.#native.CloseConnection(this.#kept.shift()!.connection);
     if (this.#isClosed || this.#spare) return;
     try {
       this.#spare = this.#open();
@@ -123,17 +162,27 @@ export class Engine {
 
 /** Returns the run of a statement of this process itself, which no request has asked for. */
 export function ownRun(sql: string, defaultFormat: string): Run {
-  return { sql, defaultFormat, database: '', settings: new Map(), parameters: new Map(), tag: '' };
+  return { sql, defaultFormat, database: '', settings: new Map(), parameters: new Map(), tag: '', isSelect: false };
+}
+
+function sessionOf({ database, settings, parameters }: Run): string {
+  return JSON.stringify([database, [...settings], [...parameters.keys()]]);
 }
 
 /** Returns the statements that give a new connection the settings, parameters and database of the request. */
-function prologue({ settings, parameters, database, tag }: Run): string {
-  const assignments: string[] = [];
-  for (const [name, value] of settings) assignments.push(`${checkedName(name)} = ${literal(value)}`);
+function prologue(run: Run): string {
+  const { settings, database } = run;
+  const ofSettings = [...settings].map(([name, value]) => `${checkedName(name)} = ${literal(value)}`);
+  const set = assignmentsOf(run, ofSettings);
+  return database === '' ? set : `USE ${identifier(database)}; ${set}`;
+}
+
+/** Returns the statement that sets the parameters and the tag of a run, after `others`. */
+function assignmentsOf({ parameters, tag }: Run, others: string[]): string {
+  const assignments = [...others];
   for (const [name, value] of parameters) assignments.push(`param_${checkedName(name)} = ${literal(value)}`);
   if (tag !== '') assignments.push(`log_comment = ${literal(tag)}`);
-  const set = assignments.length > 0 ? `SET ${assignments.join(', ')}; ` : '';
-  return database === '' ? set : `USE ${identifier(database)}; ${set}`;
+  return assignments.length > 0 ? `SET ${assignments.join(', ')}; ` : '';
 }
 
 function checkedName(name: string): string {

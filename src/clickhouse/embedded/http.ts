@@ -166,7 +166,10 @@ async function run(deps: Collaborators, asked: Asked, execution: Execution): Pro
     const { database, defaultFormat, parameters } = asked;
     const threadsNice = String(niceOf(verb, asked.settings, deps.settings.nice, isAwaited));
     const settings = new Map([['os_threads_nice_value_query', threadsNice], ...asked.settings]);
-    const result = await engine.run({ sql, defaultFormat, database, settings, parameters, tag });
+    const result = await engine.run({
+      ...{ sql, defaultFormat, database, settings, parameters, tag },
+      isSelect: verb === 'SELECT',
+    });
     if (writesTables(verb) && !(await writeCheck.isIntact())) {
       throw new Exception(243, 'NOT_ENOUGH_SPACE', 'A file could not be written, so nothing of the statement counts.');
     }
