@@ -196,6 +196,27 @@ describe('@clickhouse/client', () => {
     });
     await expect(shared.query({ query: 'SELECT {n:UInt32}' })).rejects.toMatchObject({ code: '456' });
   });
+
+  test('a request has nothing of the requests before it, whose connection it may have', async () => {
+    const url = (settings: string, parameters: string) =>
+      [`&default_format=TabSeparated`, settings, parameters].filter((part) => part !== '').join('&');
+    const query = "SELECT {n:UInt32}, toUInt64(getSetting('max_block_size')), currentDatabase()";
+    const ask = async (n: number, settings = '') => {
+      return (await (await get(query, url(settings, `param_n=${n}`))).text()).trim().split('\t');
+    };
+    const [, blockSize, own] = await ask(0);
+    const small = 'max_block_size=1001';
+    // More requests than a connection serves.
+    for (let n = 1; n <= 1_050; n += 1) expect(await ask(n, small)).toEqual([String(n), '1001', own]);
+    expect(await ask(1)).toEqual(['1', blockSize, own]);
+    expect(await ask(2, `${small}&database=system`)).toEqual(['2', '1001', 'system']);
+    expect(await ask(3, small)).toEqual(['3', '1001', own]);
+    expect(await ask(4, 'max_block_size=1002')).toEqual(['4', '1002', own]);
+    for (const parameters of ['', 'param_m=1']) {
+      expect(await (await get(query, url(small, parameters))).text()).toContain('UNKNOWN_QUERY_PARAMETER');
+    }
+    expect(await ask(5, small)).toEqual(['5', '1001', own]);
+  });
 });
 
 describe('plain HTTP', () => {
