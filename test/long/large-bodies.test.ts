@@ -23,9 +23,9 @@ test('a large body without a place in the queue is refused before it arrives, an
     // The first message of a device is looked up.
     for (const { token } of [device, ofOther]) expect(await api.postTelemetry(token, '{"a":1}')).toBe(200);
 
-    // The thread reads these bodies for a second and more, because no part of them can be copied unchanged.
+    // The thread reads this body for half a second and more, because no part of it can be copied unchanged.
     const slow = `{"a":[${'["\\u0041"], '.repeat(2_000_000)}1]}`;
-    for (let n = 0; n < 2; n += 1) void (await connect()).send(requestBytes({ path, body: slow }));
+    void (await connect()).send(requestBytes({ path, body: slow }));
     const body = '{"a":1}'.padEnd(300_000);
     for (let n = 0; n < 40; n += 1) void (await connect()).send(requestBytes({ path, body }));
     // Heads without a body: those that arrive while the queue is full are refused, and no other one is answered.
