@@ -1,8 +1,8 @@
 /**
  * Runs statements in the chDB library: ClickHouse inside this process. Settings, parameters and the current database of
- * one request never reach another one, so each statement has a new connection. To open and close a connection takes
+ * one request never reach another one, so a statement has a new connection. To open and close a connection takes
  * 0.6 ms, so one is opened ahead, and both are done while no caller waits. A SELECT changes nothing of its connection:
- * its connection is kept for the next SELECT with the same database, settings and names of parameters.
+ * that connection is kept for the next SELECT with the same database, settings and names of parameters.
  */
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
