@@ -207,27 +207,6 @@ export function stampedParts(columns: EncodedColumns, spans: Spans, stamp: Frame
   return blockParts(columns, byteView(device, count), byteView(ts, count), seqBytes, byteView(version, count));
 }
 
-/** Copies rows [from, to), with only the keys that they need. */
-export function sliceColumns(columns: Columns, from: number, to: number): Columns {
-  const { int, text } = columns;
-  const keys: Uint8Array[] = [];
-  const places = new Map<number, number>();
-  const keyIndexes = columns.keyIndexes.slice(from, to).map((index) => {
-    let place = places.get(index);
-    if (place === undefined) places.set(index, (place = keys.push(columns.keys[index]!) - 1));
-    return place;
-  });
-  return {
-    count: to - from,
-    keys,
-    keyIndexes,
-    kind: copyOf(columns.kind, from, to),
-    num: copyOf(columns.num, 8 * from, 8 * to),
-    int: int && copyOf(int, 8 * from, 8 * to),
-    text: text && sliceTexts(text, from, to),
-  };
-}
-
 export function byteView(array: Int32Array | Float64Array, rows: number): Uint8Array {
   return new Uint8Array(array.buffer, array.byteOffset, 8 * rows);
 }
@@ -243,16 +222,6 @@ export function writeVarint(target: Uint8Array, at: number, value: number): numb
 }
 
 export const varintBytesMax = 5;
-
-function sliceTexts(text: Uint8Array, from: number, to: number): Uint8Array {
-  let at = 0;
-  let start = 0;
-  for (let row = 0; row < to; row += 1) {
-    if (row === from) start = at;
-    at = endOfText(text, at);
-  }
-  return copyOf(text, start, at);
-}
 
 /** Returns the offset after the text that begins with its length at `at`. */
 export function endOfText(text: Uint8Array, at: number): number {
@@ -273,11 +242,6 @@ export function startOfText(text: Uint8Array, at: number): number {
   let start = at + 1;
   while (text[start - 1]! >= 0x80) start += 1;
   return start;
-}
-
-/** Copies into separate memory, which can be passed to another thread; `slice` of a Buffer would be a view. */
-function copyOf(bytes: Uint8Array, start: number, end: number): Uint8Array {
-  return new Uint8Array(bytes.subarray(start, end));
 }
 
 function blockHeader(rows: number, columns: number): Uint8Array {

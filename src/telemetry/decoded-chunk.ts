@@ -10,9 +10,9 @@ import {
   type FrameStamp,
   newStamps,
   type Spans,
-  sliceColumns,
   stampedParts,
 } from './block.ts';
+import { sliceColumns } from './pick-rows.ts';
 import type { Converted, Rows } from './rows.ts';
 
 /** A chunk as it passes from thread to thread. */

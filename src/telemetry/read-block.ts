@@ -3,7 +3,8 @@
  * bytes that are not such a block throw an Error with the position.
  */
 import type { Kind } from '../value/typed.ts';
-import { blockParts, type Columns, encodeColumns, orderOfVersion, sliceColumns } from './block.ts';
+import { blockParts, type Columns, encodeColumns, orderOfVersion } from './block.ts';
+import { pickNumbers, RowPicker, sliceColumns } from './pick-rows.ts';
 
 export interface BlockRow {
   device: number;
@@ -80,51 +81,20 @@ export function withoutReplaced(bytes: Uint8Array): Uint8Array {
   for (let row = 0; row < count; row += 1) last.set(reader.nameOf(row), row);
   if (last.size === count) return bytes;
   // The map has the order of first occurrences, so the rows are sorted.
-  return pickRows(block, Uint32Array.from(last.values()).sort());
+  return pickRows(block, new RowPicker(block.columns), Uint32Array.from(last.values()).sort());
 }
 
 /** Returns some rows of a block as a separate block, for each list of rows; the lists are ascending. */
 export function pickBlocks(bytes: Uint8Array, lists: readonly Uint32Array[]): Uint8Array[] {
   const block = new Source(bytes).block();
-  return lists.map((rows) => pickRows(block, rows));
+  const picker = new RowPicker(block.columns);
+  return lists.map((rows) => pickRows(block, picker, rows));
 }
 
-function pickRows({ columns, device, ts, seq, expires, version }: Block, rows: Uint32Array): Uint8Array {
-  const pick = (column: Uint8Array, width: number): Uint8Array => {
-    const picked = new Uint8Array(width * rows.length);
-    let at = 0;
-    for (let i = 0; i < rows.length; i += 1) {
-      const from = width * rows[i]!;
-      for (let byte = from; byte < from + width; byte += 1) picked[at++] = column[byte]!;
-    }
-    return picked;
-  };
-  const some = encodeColumns({
-    count: rows.length,
-    keys: columns.keys,
-    keyIndexes: rows.map((row) => columns.keyIndexes[row]!),
-    kind: pick(columns.kind, 1),
-    num: pick(columns.num, 8),
-    int: columns.int && pick(columns.int, 8),
-    text: columns.text && pickTexts(columns.text, rows),
-  });
-  const parts = { ...some, expires: expires && pick(expires, 4) };
-  return Buffer.concat(blockParts(parts, pick(device, 8), pick(ts, 8), seq && pick(seq, 4), pick(version, 8)));
-}
-
-/** Returns the texts of some rows; `rows` is ascending. */
-function pickTexts(text: Uint8Array, rows: Uint32Array): Uint8Array {
-  const source = new Source(text);
-  const picked: Uint8Array[] = [];
-  let next = 0;
-  for (const row of rows) {
-    for (; next < row; next += 1) source.take(source.varint());
-    const start = source.at;
-    source.take(source.varint());
-    picked.push(text.subarray(start, source.at));
-    next = row + 1;
-  }
-  return Buffer.concat(picked);
+function pickRows({ device, ts, seq, expires, version }: Block, picker: RowPicker, rows: Uint32Array): Uint8Array {
+  const pick = (column: Uint8Array, bytesOfRow: 4 | 8) => pickNumbers(column, bytesOfRow, rows);
+  const columns = { ...encodeColumns(picker.pick(rows)), expires: expires && pick(expires, 4) };
+  return Buffer.concat(blockParts(columns, pick(device, 8), pick(ts, 8), seq && pick(seq, 4), pick(version, 8)));
 }
 
 function addRows(block: Block, rows: BlockRow[]): void {
