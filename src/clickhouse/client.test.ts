@@ -4,8 +4,8 @@ import type { AddressInfo } from 'node:net';
 import { expect, test } from 'vitest';
 import { silentLog } from '../../test/harness/silent-log.ts';
 import { Fault } from '../base/errors.ts';
-import { toClickHouseError } from './clickhouse-error.ts';
 import { openClickHouse } from './client.ts';
+import { toClickHouseError } from './errors/clickhouse-error.ts';
 
 async function against(
   listener: RequestListener,

@@ -8,20 +8,20 @@ import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, cre
 import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { StoreOutage } from '../base/store-outage.ts';
+import { readOwner } from './embedded/read-owner.ts';
 import {
   afterLostConnection,
   ClickHouseError,
   errorInAnswer,
   errorInEmptyAnswer,
   toClickHouseError,
-} from './clickhouse-error.ts';
-import { readOwner } from './embedded/read-owner.ts';
+} from './errors/clickhouse-error.ts';
 import { joinableComment } from './inserts/joined-inserts.ts';
 import { RelayWatch } from './inserts/relay-watch.ts';
 import { ClickHouseReader, type Parameters } from './read.ts';
 import { runningInserts, stopInserts } from './statements.ts';
 
-export { ClickHouseError, isUnanswered, isWithoutTables } from './clickhouse-error.ts';
+export { ClickHouseError, isUnanswered, isWithoutTables } from './errors/clickhouse-error.ts';
 export type { Parameters } from './read.ts';
 
 interface ClickHouseDeps {

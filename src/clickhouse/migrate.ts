@@ -9,8 +9,8 @@ import { fileURLToPath } from 'node:url';
 import type { ClickHouseSettings } from '@clickhouse/client';
 import { StartError } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
-import { isWithoutDatabase, isWithoutTables } from './clickhouse-error.ts';
 import type { ClickHouse } from './client.ts';
+import { isWithoutDatabase, isWithoutTables } from './errors/clickhouse-error.ts';
 import { localTable } from './local-tables.ts';
 
 /** Names that the statements of a migration contain. */

@@ -8,7 +8,7 @@ import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:h
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
 import { type ClickHouseSettings, parseError } from '@clickhouse/client';
 import { systemScheduler } from '../base/scheduler.ts';
-import { ClickHouseError } from './clickhouse-error.ts';
+import { ClickHouseError } from './errors/clickhouse-error.ts';
 
 /** Values that are bound to a statement by name; an array becomes an array of strings or numbers. */
 export type Parameters = Record<string, string | number | bigint | string[] | number[]>;

@@ -10,6 +10,7 @@ import { lowerPriority } from '../base/priority.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { sizeText } from '../base/size-text.ts';
 import { type ClickHouse, ClickHouseError, openClickHouse, type QueryOptions } from '../clickhouse/client.ts';
+import { serverCodes } from '../clickhouse/errors/server-codes.ts';
 import { type EncodedReport, encodeTable, type ReportFormat } from './encode.ts';
 import type { Expired } from './expired-store.ts';
 import { type Plan, planReport } from './plan.ts';
@@ -100,12 +101,16 @@ function servers(): ClickHouse[] {
   return opened;
 }
 
-const tooManyQueries = 202;
 const retryMs = 100;
-const timeCodes = new Set([159, 160, 209]);
-/** 69: an array of too many missing points. */
-const sizeCodes = new Set([69, 158, 173, 241, 307]);
-const resultTooLong = 396;
+const timeCodes = new Set<number>([serverCodes.timeoutExceeded, serverCodes.tooSlow, serverCodes.socketTimeout]);
+const sizeCodes = new Set<number>([
+  // An array of too many missing points.
+  serverCodes.argumentOutOfBound,
+  serverCodes.tooManyRows,
+  serverCodes.cannotAllocateMemory,
+  serverCodes.memoryLimitExceeded,
+  serverCodes.tooManyBytes,
+]);
 
 function rowsOf(
   { sql, parameters }: Plan,
@@ -129,7 +134,7 @@ async function runStep<T>(queryId: string, deadline: number, step: StepOf<T>, sh
     } catch (error) {
       if (!(error instanceof ClickHouseError)) throw error;
       if (performance.now() >= deadline || timeCodes.has(error.code)) throw tooLong();
-      if (error.code === tooManyQueries) await systemScheduler.sleep(retryMs);
+      if (error.code === serverCodes.tooManySimultaneousQueries) await systemScheduler.sleep(retryMs);
       else throw asFault(error, shard);
     }
   }
@@ -161,7 +166,7 @@ function asFault(error: ClickHouseError, shard: number | undefined): Error {
       `The report needs more than ${megabytes} MiB (REPORT_MEMORY_BYTES_MAX): choose a shorter range, larger groups or fewer devices.`,
     );
   }
-  if (error.code === resultTooLong) {
+  if (error.code === serverCodes.tooManyRowsOrBytes) {
     const most = sizeText(limits.reportResultBytesMax);
     const part = shard === undefined ? 'The answer' : `The part of shard ${shard}`;
     return badRequest(

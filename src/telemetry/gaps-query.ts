@@ -6,6 +6,7 @@ import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import { ClickHouseError, type Reads } from '../clickhouse/client.ts';
 import { notErased } from '../clickhouse/erase-statements.ts';
+import { serverCodes } from '../clickhouse/errors/server-codes.ts';
 import { readRows } from './latest.ts';
 import { holesSql, learntInterval, olderMs, olderPoints, stepsMin, windowAround } from './series-query.ts';
 
@@ -58,7 +59,6 @@ interface Row {
 
 /** Bytes of memory of one read: about two million points. */
 const memoryBytesMax = 256 * 1024 * 1024;
-const memoryExceeded = 241;
 
 const range = ['{startTs:Int64}', '{endTs:Int64}'] as const;
 const near = `FROM telemetry FINAL PREWHERE device = {device:UInt64} AND key IN {keys:Array(String)}
@@ -111,7 +111,7 @@ export async function readGaps(clickhouse: Reads, device: number, read: GapsRead
     return (await readRows<Row>(clickhouse, gapsSql, bound, settings)).map((row) => gapsOf(row, lateMs));
   } catch (error) {
     const cause = error instanceof Error ? error.cause : undefined;
-    if (!(cause instanceof ClickHouseError) || cause.code !== memoryExceeded) throw error;
+    if (!(cause instanceof ClickHouseError) || cause.code !== serverCodes.memoryLimitExceeded) throw error;
     throw badRequest('history_rows', 'There are too many points in this range: ask for a shorter range or fewer keys.');
   }
 }

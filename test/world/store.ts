@@ -5,8 +5,8 @@
 
 import { ClickHouseError as ServerError } from '@clickhouse/client';
 import { dayMs } from '../../src/base/durations.ts';
-import { toClickHouseError } from '../../src/clickhouse/clickhouse-error.ts';
 import { type ClickHouse, ClickHouseError, type Parameters } from '../../src/clickhouse/client.ts';
+import { toClickHouseError } from '../../src/clickhouse/errors/clickhouse-error.ts';
 import { bucketCount } from '../../src/clickhouse/shards.ts';
 import { type BlockRow, readBlock } from '../../src/telemetry/read-block.ts';
 import type { Random } from '../harness/random.ts';

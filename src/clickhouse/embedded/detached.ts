@@ -12,6 +12,7 @@
 import { readdir, rename, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import type { Log } from '../../base/log.ts';
+import { serverCodes } from '../errors/server-codes.ts';
 import { type Engine, identifier, literal, ownRun } from './engine.ts';
 import { exceptionFrom } from './exception.ts';
 import { type PartName, partsIn, readPartName, replaces } from './rolled-back-parts.ts';
@@ -60,7 +61,15 @@ const neverEmpty = new Set([
 ]);
 
 /** Lack of memory, file handles, threads or disk space, by code or by the words of an error without a code. */
-const shortageCodes = new Set([74, 75, 76, 173, 241, 243, 439]);
+const shortageCodes = new Set<number>([
+  serverCodes.cannotReadFromFileDescriptor,
+  serverCodes.cannotWriteToFileDescriptor,
+  serverCodes.cannotOpenFile,
+  serverCodes.cannotAllocateMemory,
+  serverCodes.memoryLimitExceeded,
+  serverCodes.notEnoughSpace,
+  serverCodes.cannotScheduleTask,
+]);
 const shortageForm = /bad_alloc|memory|too many open files|no space|resource temporarily unavailable/i;
 
 /**

@@ -2,8 +2,8 @@ import { expect, test } from 'vitest';
 import { silentLog } from '../../../test/harness/silent-log.ts';
 import { limits } from '../../base/limits.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
-import { ClickHouseError } from '../../clickhouse/clickhouse-error.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
+import { ClickHouseError } from '../../clickhouse/errors/clickhouse-error.ts';
 import { PartsWatch } from './parts-watch.ts';
 
 /** A watch that reads when the test says so, what the test answers. */

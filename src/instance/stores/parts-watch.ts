@@ -8,8 +8,8 @@ import { messageOf } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import { type Scheduler, systemScheduler } from '../../base/scheduler.ts';
-import { isUnanswered } from '../../clickhouse/clickhouse-error.ts';
 import type { ClickHouse } from '../../clickhouse/client.ts';
+import { isUnanswered } from '../../clickhouse/errors/clickhouse-error.ts';
 import { partsOfTables } from '../../clickhouse/parts-statements.ts';
 
 interface PartsWatchDeps {

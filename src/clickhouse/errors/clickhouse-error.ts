@@ -1,6 +1,7 @@
 /** The errors between Millrace and ClickHouse, sorted by what the caller can do. */
 import { ClickHouseError as ServerError } from '@clickhouse/client';
-import { messageOf } from '../base/errors.ts';
+import { messageOf } from '../../base/errors.ts';
+import { serverCodes } from './server-codes.ts';
 
 /**
  * What the caller can do. transient: send the same again, later; no row can be the cause. size: send the same in
@@ -34,7 +35,7 @@ export class ClickHouseError extends Error {
     this.kind = kind;
     this.connectionLost = noAnswer.connectionLost ?? false;
     this.timedOut = noAnswer.timedOut ?? false;
-    this.answerTooLarge = noAnswer.answerTooLarge ?? code === resultTooLarge;
+    this.answerTooLarge = noAnswer.answerTooLarge ?? code === serverCodes.tooManyRowsOrBytes;
   }
 
   get transient(): boolean {
@@ -49,15 +50,23 @@ export function isUnanswered(error: unknown): boolean {
 
 /** True before the primary has made the tables, which it does as soon as ClickHouse takes writes. */
 export function isWithoutTables(error: unknown): boolean {
-  return error instanceof ClickHouseError && error.code === unknownTable;
+  return error instanceof ClickHouseError && error.code === serverCodes.unknownTable;
 }
 
 export function isWithoutDatabase(error: unknown): boolean {
-  return error instanceof ClickHouseError && error.code === unknownDatabase;
+  return error instanceof ClickHouseError && error.code === serverCodes.unknownDatabase;
 }
 
 /** Codes of a statement that takes too much time, memory or rows, or of a body that is too large. */
-const sizeCodes = new Set([158, 159, 209, 229, 241, 307, 396]);
+const sizeCodes = new Set<number>([
+  serverCodes.tooManyRows,
+  serverCodes.timeoutExceeded,
+  serverCodes.socketTimeout,
+  serverCodes.queryIsTooLarge,
+  serverCodes.memoryLimitExceeded,
+  serverCodes.tooManyBytes,
+  serverCodes.tooManyRowsOrBytes,
+]);
 /** Codes of values that cannot be parsed, converted or kept. */
 const contentCodes = new Set([6, 25, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 131, 321, 349, 469]);
 /**
@@ -69,12 +78,6 @@ const transientCodes = new Set([
   236, 242, 243, 244, 254, 265, 279, 285, 286, 289, 305, 319, 341, 342, 364, 369, 373, 394, 415, 424, 425, 439, 452,
   473, 479, 497, 499, 516, 519, 571, 585, 594, 600, 649, 659, 665, 668, 689, 693, 722, 733, 745, 999, 1000, 1002,
 ]);
-const tooManyParts = 252;
-const notEnoughSpace = 243;
-const unknownTable = 60;
-const unknownDatabase = 81;
-/** The code of a result beyond `max_result_rows` or `max_result_bytes`. */
-const resultTooLarge = 396;
 const resetCodes = new Set(['ECONNRESET', 'EPIPE', 'ECONNABORTED', 'UND_ERR_SOCKET']);
 
 export function toClickHouseError(error: unknown): ClickHouseError {
@@ -117,7 +120,8 @@ export function afterLostConnection({ code, kind, message }: ClickHouseError): C
 
 /** The sentence of a full disk says what to change: the text of ClickHouse names settings that are not the cause. */
 function messageFor(code: number, text: string): string {
-  const said = code === notEnoughSpace ? 'its disk is too full for writes: free space on it, or enlarge it.' : text;
+  const said =
+    code === serverCodes.notEnoughSpace ? 'its disk is too full for writes: free space on it, or enlarge it.' : text;
   return `ClickHouse error ${code}: ${said}`;
 }
 
@@ -125,6 +129,7 @@ function kindOf(code: number, message: string): ClickHouseErrorKind {
   if (sizeCodes.has(code)) return 'size';
   if (contentCodes.has(code)) return 'content';
   // Too many partitions in one block is about these rows, too many parts about the table's load.
-  if (code === tooManyParts) return /partitions for single INSERT block/.test(message) ? 'size' : 'transient';
+  if (code === serverCodes.tooManyParts)
+    return /partitions for single INSERT block/.test(message) ? 'size' : 'transient';
   return transientCodes.has(code) ? 'transient' : 'unknown';
 }
