@@ -9,7 +9,8 @@ import { get, type IncomingMessage } from 'node:http';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
-import { messageOf, StartError } from '../../base/errors.ts';
+import { exitOf } from '../../base/child-exit.ts';
+import { StartError } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
 import { endProcess, liveProcess, removeProcessFile, writeProcessFile } from '../../base/process-file.ts';
 import { usableMemoryBytes } from '../../base/usable-memory.ts';
@@ -61,10 +62,7 @@ export async function startEmbeddedClickHouse(deps: EmbeddedClickHouseDeps): Pro
   await endLeftover(processFile, log);
 
   const child = spawnServer(deps);
-  const exited = new Promise<string>((resolve) => {
-    child.once('error', (error) => resolve(messageOf(error)));
-    child.once('exit', (code, signal) => resolve(signal ? `signal ${signal}` : `exit code ${code}`));
-  });
+  const exited = exitOf(child);
   const pid = child.pid;
   if (pid === undefined) throw new StartError(`The embedded ClickHouse cannot be started: ${await exited}.`);
   writeProcessFile(processFile, pid);

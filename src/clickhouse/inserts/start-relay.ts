@@ -4,7 +4,8 @@
  */
 import { fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { messageOf, StartError } from '../../base/errors.ts';
+import { exitOf } from '../../base/child-exit.ts';
+import { StartError } from '../../base/errors.ts';
 import { removeProcessFile, writeProcessFile } from '../../base/process-file.ts';
 import { systemScheduler } from '../../base/scheduler.ts';
 import { type FromRelay, type RelaySettings, relaySettingsVariable, type ToRelay } from './relay-settings.ts';
@@ -32,10 +33,7 @@ export async function startInsertRelay({ processFile, ...settings }: InsertRelay
     env: { ...(PATH && { PATH }), ...(TZ && { TZ }), [relaySettingsVariable]: JSON.stringify(settings) },
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   });
-  const exited = new Promise<string>((resolve) => {
-    child.once('error', (error) => resolve(messageOf(error)));
-    child.once('exit', (code, signal) => resolve(signal ? `signal ${signal}` : `exit code ${code}`));
-  });
+  const exited = exitOf(child);
   if (child.pid !== undefined) writeProcessFile(processFile, child.pid);
   const send = (message: ToRelay) => child.connected && child.send(message, () => {});
   const listens = new Promise<undefined>((resolve) => child.once('message', (_: FromRelay) => resolve(undefined)));

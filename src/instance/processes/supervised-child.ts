@@ -4,6 +4,7 @@
  * Messages that this file does not know are passed to the owner.
  */
 import type { ChildProcess } from 'node:child_process';
+import { exitReason } from '../../base/child-exit.ts';
 import type { Log } from '../../base/log.ts';
 import { KeptCounts } from '../../base/metrics/kept-counts.ts';
 import type { Sample } from '../../base/metrics/metrics.ts';
@@ -87,7 +88,7 @@ export class SupervisedChild {
     this.#child = child;
     child.on('message', (message: ToPrimary) => this.#receive(message));
     child.on('error', (error) => log.warn('child_channel', { child: name, reason: error.message }));
-    child.once('exit', (code, signal) => this.#ended(signal ? `signal ${signal}` : `exit code ${code}`));
+    child.once('exit', (code, signal) => this.#ended(exitReason(code, signal)));
     if (!writeProcessFile(processFile, child.pid)) log.warn('process_file_not_written', { path: processFile });
     onForked(child);
   }

@@ -10,6 +10,7 @@ import { createServer } from 'node:net';
 import { dirname, join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Client as PgClient } from 'pg';
+import { exitReason } from '../../base/child-exit.ts';
 import { messageOf, StartError } from '../../base/errors.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
@@ -228,7 +229,7 @@ function serverOf(child: ChildProcess, port: number): Server {
   let notify: ((reason: string) => void) | undefined;
   child.once('exit', (code, signal) => {
     if (stopping) return;
-    reason = signal ? `signal ${signal}` : `exit code ${code}`;
+    reason = exitReason(code, signal);
     notify?.(reason);
   });
   return {
