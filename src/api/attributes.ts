@@ -14,7 +14,6 @@ import { provisionStateKey } from '../onboarding/provision-mark-store.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { type Call, empty, json, type Route, route } from '../rest/route.ts';
 import { anyJson, closed, milliseconds } from '../rest/shapes.ts';
-import { isBlankKeyFault } from '../telemetry/keys.ts';
 import type { Answer } from '../uws/exchange.ts';
 import { strictForm, type TypedValue } from '../value/typed.ts';
 import type { LongAnswers } from './long-answer.ts';
@@ -200,8 +199,8 @@ async function entriesOf(
 }
 
 function withExpectedSentence(fault: Fault): Fault {
-  const { reason, message } = fault;
+  const { reason } = fault;
   if (reason === 'malformed_json') return badRequest(reason, 'Invalid JSON');
   if (reason === 'wrong_shape') return badRequest(reason, 'Request is not a JSON object');
-  return reason === 'bad_key' && isBlankKeyFault(message) ? badRequest(reason, 'Key cannot be blank') : fault;
+  return reason === 'blank_key' ? badRequest(reason, 'Key cannot be blank') : fault;
 }

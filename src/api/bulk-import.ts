@@ -67,7 +67,7 @@ export function bulkImportRoutes(deps: ImportDeps): Route[] {
           throw badRequest('import_name', 'No column has the type NAME.');
         for (const { type, key } of mapping.columns) {
           const fault = isKeyed(type) ? keyFault(key ?? '') : undefined;
-          if (fault) throw badRequest('bad_key', fault);
+          if (fault) throw fault;
         }
         const hasHeader = mapping.header ?? false;
         const rowsMax = limits.importRowsMax + Number(hasHeader);

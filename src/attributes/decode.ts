@@ -24,7 +24,7 @@ export function attributesOf(json: Json, castNumericStrings: boolean): Map<strin
   const entries = new Map<string, TypedValue>();
   for (const [key, member] of json) {
     const fault = keyFault(key);
-    if (fault) throw badRequest('bad_key', fault);
+    if (fault) throw fault;
     const value = typedValue(member, castNumericStrings);
     if (value) entries.set(key, value);
   }

@@ -8,9 +8,9 @@
  */
 import { isUtf8 } from 'node:buffer';
 import type { Admission } from '../activity/admission.ts';
-import { badRequest, Fault, notFound, tooLarge } from '../base/errors.ts';
+import { badRequest, Fault, notFound } from '../base/errors.ts';
 import type { Waiter } from '../ingest/accept.ts';
-import type { DecodeOptions } from '../telemetry/decode-options.ts';
+import { type DecodeOptions, tooManyPoints } from '../telemetry/decode-options.ts';
 import { hashFactor, hashStart } from '../telemetry/keys.ts';
 import { MessageReader, skipBlank } from '../telemetry/message-reader.ts';
 import { addRecord, type TelemetrySource } from '../telemetry/record.ts';
@@ -178,8 +178,7 @@ export class GatewayDecoder {
 
   #readCarefully(body: Uint8Array, message: GatewayTelemetry, now: number, rows: Rows): void {
     const { gateway, refused } = message;
-    const { pointsPerMessageMax } = this.#options;
-    const countMax = rows.count + pointsPerMessageMax;
+    const countMax = rows.count + this.#options.pointsPerMessageMax;
     const children: NamedChild[] = [];
     for (const [name, json] of readByName(body)) {
       const fault = refused.get(name) ?? faultOf(json);
@@ -198,9 +197,7 @@ export class GatewayDecoder {
         refuse(message, name, error);
         continue;
       }
-      if (rows.count > countMax) {
-        throw tooLarge('too_many_points', `The message holds more than ${pointsPerMessageMax} data points.`);
-      }
+      if (rows.count > countMax) throw tooManyPoints(this.#options);
       if (this.#isAdmitted(child, message, rows)) children.push(child);
     }
     for (const child of children) this.#touch(child, now);

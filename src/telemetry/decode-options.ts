@@ -1,5 +1,6 @@
 /** The settings of decoding, and the distances of times that follow from them. */
 import { dayMs } from '../base/durations.ts';
+import { type Fault, tooLarge } from '../base/errors.ts';
 import type { Config } from '../base/settings/config.ts';
 import { tsDistanceMsMax } from './block.ts';
 
@@ -39,6 +40,10 @@ export function decodeOptions({ ingest, telemetry, values }: Config): DecodeOpti
     fastPastMsMax: convertsUnits ? Math.min(pastMsMax, unconvertedPastMsMax) : pastMsMax,
     ...(ingest.ack === 'stream' && { chunkBytesMax: chunkBytesOfStream }),
   };
+}
+
+export function tooManyPoints({ pointsPerMessageMax }: DecodeOptions): Fault {
+  return tooLarge('too_many_points', `The message holds more than ${pointsPerMessageMax} data points.`);
 }
 
 /** `days`: 0 = any distance that a block can have. */

@@ -5,6 +5,7 @@
  */
 import { isUtf8 } from 'node:buffer';
 import { randomBytes } from 'node:crypto';
+import { badRequest, type Fault } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 
 export class Key {
@@ -93,20 +94,13 @@ export function hashOf(bytes: Uint8Array): number {
   return hash;
 }
 
-/** Returns the reason why a string cannot be a key; undefined when it can. */
-export function keyFault(text: string): string | undefined {
-  if (text.trim() === '') return `The key ${JSON.stringify(text.slice(0, 20))}${blankEnd}`;
+/** Returns the refusal of a string that cannot be a key; undefined when it can. */
+export function keyFault(text: string): Fault | undefined {
+  if (text.trim() === '') return badRequest('blank_key', `The key ${JSON.stringify(text.slice(0, 20))} is blank.`);
   if (text.length > limits.keyCharsMax) {
-    return `The key "${text.slice(0, 40)}…" is longer than ${limits.keyCharsMax} characters.`;
+    return badRequest('bad_key', `The key "${text.slice(0, 40)}…" is longer than ${limits.keyCharsMax} characters.`);
   }
   return undefined;
-}
-
-const blankEnd = ' is blank.';
-
-/** True for the sentence of `keyFault` about a blank key. */
-export function isBlankKeyFault(sentence: string): boolean {
-  return sentence.endsWith(blankEnd);
 }
 
 function internElsewhere(source: Uint8Array, start: number, end: number, hash: number, first: number): Key | undefined {

@@ -5,12 +5,12 @@
  * reader never refuses. One object serves all messages of the event loop, so that a message allocates nothing.
  */
 import { isUtf8 } from 'node:buffer';
-import { assert, badRequest, type Fault, tooLarge } from '../base/errors.ts';
+import { assert, badRequest } from '../base/errors.ts';
 import { decimal, powersOfTen } from '../value/decimal.ts';
 import { invalidUtf8, JsonReader, startOfJson } from '../value/json.ts';
 import { endOfPlain } from '../value/plain.ts';
 import { Kind, typedValue } from '../value/typed.ts';
-import type { DecodeOptions } from './decode-options.ts';
+import { type DecodeOptions, tooManyPoints } from './decode-options.ts';
 import { hashFactor, hashStart, internKey, Key, nextKey } from './keys.ts';
 import { addRecord, type Form, type TelemetrySource, wrongShape } from './record.ts';
 import { newMark, type Rows } from './rows.ts';
@@ -440,8 +440,4 @@ function looksNumeric(body: Uint8Array, start: number, end: number): boolean {
     if ((byte < 0x30 || byte > 0x39) && byte !== 0x2e && (byte !== 0x2d || i > start)) return false;
   }
   return end > start;
-}
-
-function tooManyPoints({ pointsPerMessageMax }: DecodeOptions): Fault {
-  return tooLarge('too_many_points', `The message holds more than ${pointsPerMessageMax} data points.`);
 }

@@ -57,7 +57,7 @@ function addMembers(members: JsonObject, rows: Rows, options: DecodeOptions): bo
   const countBefore = rows.count;
   for (const [name, json] of members) {
     const key = keyOf(name);
-    if (!key) throw badRequest('bad_key', keyFault(name) ?? 'A key is not valid text.');
+    if (!key) throw keyFault(name) ?? badRequest('bad_key', 'A key is not valid text.');
     const value = typedValue(json, options.castNumericStrings);
     if (value) rows.addValue(key, value);
   }
