@@ -5,6 +5,7 @@
  */
 import { pipeline, Transform } from 'node:stream';
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
+import { Deadline } from '../base/deadline.ts';
 import { Fault, messageOf } from '../base/errors.ts';
 import type { Log } from '../base/log.ts';
 import { StoreOutage } from '../base/store-outage.ts';
@@ -347,15 +348,28 @@ export class ClickHouse {
     abortSignal: AbortSignal | undefined,
     call: (abortSignal: AbortSignal) => Promise<T>,
   ): Promise<T> {
-    const deadline = AbortSignal.timeout(timeoutMs);
-    const signal = abortSignal ? AbortSignal.any([abortSignal, deadline]) : deadline;
+    const deadline = new Deadline(timeoutMs, abortSignal);
+    try {
+      return await this.#attemptUntil(deadline, mayRepeat, timeoutMs, call);
+    } finally {
+      deadline.end();
+    }
+  }
+
+  async #attemptUntil<T>(
+    deadline: Deadline,
+    mayRepeat: () => boolean,
+    timeoutMs: number,
+    call: (abortSignal: AbortSignal) => Promise<T>,
+  ): Promise<T> {
+    const { signal } = deadline;
     for (let attempt = 1; ; attempt += 1) {
       try {
         const result = await call(signal);
         this.#outage.answered();
         return result;
       } catch (error) {
-        if (deadline.aborted) {
+        if (deadline.isOver) {
           const message = `ClickHouse did not answer in ${timeoutMs} ms`;
           this.#outage.slow({ reason: message });
           throw new ClickHouseError(0, 'transient', message, { timedOut: true });

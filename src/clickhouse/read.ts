@@ -41,7 +41,10 @@ export class ClickHouseReader {
     this.#agent = this.#isTls ? new TlsAgent(agent) : new Agent(agent);
   }
 
-  /** Calls `take` for each row; an error of `take` ends the read and is thrown here. */
+  /**
+   * Calls `take` for each row; an error of `take` ends the read and is thrown here. `abortSignal` is of this read alone:
+   * its listeners are not removed.
+   */
   async each<T>(
     sql: string,
     parameters: Parameters,
@@ -59,8 +62,8 @@ export class ClickHouseReader {
       path: `${pathname}?${this.#query(parameters, settings)}`,
       method: 'POST',
       headers: { authorization: this.#authorization, 'content-length': body.length },
-      signal: abortSignal,
     };
+    abortSignal.throwIfAborted();
     await new Promise<void>((resolve, reject) => {
       const receive = (answer: IncomingMessage): void => {
         const whole = answer.statusCode === 200 ? readRows(answer, bytesMax, take) : readError(answer);
@@ -68,6 +71,8 @@ export class ClickHouseReader {
       };
       const asked: ClientRequest = this.#isTls ? tlsRequest(options, receive) : request(options, receive);
       asked.on('error', reject);
+      // The option `signal` of a request does the same with several objects more.
+      abortSignal.addEventListener('abort', () => asked.destroy(abortSignal.reason as Error));
       asked.end(body);
     });
   }

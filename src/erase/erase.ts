@@ -86,10 +86,7 @@ export class Eraser {
   #running: Promise<void> = Promise.resolve();
   /** The deletes that are being carried out. */
   #erasing: Promise<void> | undefined;
-  /**
-   * Ends the statements of this round. Each round has a signal of its own, because every statement leaves an entry at
-   * the signal (`AbortSignal.any`).
-   */
+  /** Ends the statements of this round. */
   #abort = new AbortController();
   /** True after a stop began: no further delete is carried out, and reports continue until `end`. */
   #stopping = false;

@@ -58,10 +58,7 @@ export class Retention {
   #stopTimer = () => {};
   #running: Promise<void> = Promise.resolve();
   #stopped = false;
-  /**
-   * Ends the statements of this round. Each round has a signal of its own, because every statement leaves an entry at
-   * the signal (`AbortSignal.any`).
-   */
+  /** Ends the statements of this round. */
   #abort = new AbortController();
   /** The time by which the round deletes. */
   #time = 0;

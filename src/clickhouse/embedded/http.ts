@@ -67,7 +67,9 @@ export function createHttpServer(deps: HttpDeps): Server {
 
 async function answer(deps: Collaborators, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const gone = new AbortController();
-  response.on('close', () => gone.abort());
+  response.on('close', () => {
+    if (!response.writableFinished) gone.abort();
+  });
   response.on('error', () => gone.abort());
   try {
     const url = new URL(request.url ?? '/', 'http://localhost');
