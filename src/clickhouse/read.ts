@@ -42,8 +42,8 @@ export class ClickHouseReader {
   }
 
   /**
-   * Calls `take` for each row; an error of `take` ends the read and is thrown here. `abortSignal` is of this read alone:
-   * its listeners are not removed.
+   * Calls `take` for each row; an error of `take` ends the read and is thrown here. `abortSignal` is of this read
+   * alone: its listeners are not removed.
    */
   async each<T>(
     sql: string,
