@@ -20,7 +20,7 @@ export const reasons = {
     authority: 'the authority of a user is missing, or would be changed',
     bad_key: 'a key is too long or not a valid string',
     bad_ts: '"ts" is no whole number of milliseconds',
-    blank_key: 'a key is empty, or has only spaces',
+    blank_key: 'a key is empty, or has only white space',
     body: 'a member of the body is missing or has the wrong type',
     certificate: 'the certificate is missing, too long or unreadable',
     checksum_algorithm: 'the checksum algorithm is unknown',

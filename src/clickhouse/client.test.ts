@@ -1,11 +1,14 @@
 /** The promises of the client, tested with a server that answers wrongly or not at all. */
 import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { silentLog } from '../../test/harness/silent-log.ts';
 import { Fault } from '../base/errors.ts';
 import { openClickHouse } from './client.ts';
 import { toClickHouseError } from './errors/clickhouse-error.ts';
+
+/** The sockets of the reads of a client. */
+const socketsMax = 32;
 
 async function against(
   listener: RequestListener,
@@ -83,6 +86,58 @@ test('every call ends by its deadline or its signal', async () => {
       expect(performance.now() - start).toBeLessThan(10_000);
     },
   );
+});
+
+test('a read that waits for a free socket ends by its deadline', async () => {
+  let requests = 0;
+  const silent: RequestListener = () => {
+    requests += 1;
+  };
+  await against(silent, async (clickhouse) => {
+    const caller = new AbortController();
+    const slow = Array.from({ length: socketsMax }, () =>
+      clickhouse.rows('SELECT 1', {}, { abortSignal: caller.signal }).catch((error: Error) => error),
+    );
+    await vi.waitUntil(() => requests === socketsMax, { timeout: 10_000 });
+    await expect(clickhouse.rows('SELECT 2', {}, { timeoutMs: 100 })).rejects.toMatchObject({ timedOut: true });
+    caller.abort();
+    await Promise.all(slow);
+    expect(requests).toBe(socketsMax);
+  });
+});
+
+test('nothing is sent for a caller that has left', async () => {
+  let requests = 0;
+  const count: RequestListener = (_, response) => {
+    requests += 1;
+    response.end();
+  };
+  await against(count, async (clickhouse) => {
+    const abortSignal = AbortSignal.abort();
+    const calls = [
+      clickhouse.rows('SELECT 1', {}, { abortSignal }),
+      clickhouse.exec('DROP TABLE t', {}, { abortSignal }),
+      clickhouse.insertBlocks('INSERT INTO t FORMAT Native', Buffer.alloc(10), { abortSignal }),
+    ];
+    for (const call of calls) await expect(call).rejects.toMatchObject({ kind: 'transient' });
+    expect(requests).toBe(0);
+  });
+});
+
+test('an answer that does not end is given up at the deadline', async () => {
+  const beginOnly: RequestListener = (_, response) => {
+    response.writeHead(200);
+    response.write('{"a":1}\n');
+  };
+  await against(beginOnly, async (clickhouse) => {
+    const calls = [
+      clickhouse.rows('SELECT 1', {}, { timeoutMs: 300 }),
+      clickhouse.exec('DROP TABLE t', {}, { timeoutMs: 300 }),
+      clickhouse.insertBlocks('INSERT INTO t FORMAT Native', Buffer.alloc(10), { timeoutMs: 300 }),
+    ];
+    const ends = await Promise.allSettled(calls);
+    expect(ends).toMatchObject(calls.map(() => ({ status: 'rejected', reason: { timedOut: true } })));
+  });
 });
 
 test('codes become kinds', async () => {

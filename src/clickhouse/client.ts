@@ -3,7 +3,7 @@
  * call has a deadline and fails with a typed `ClickHouseError`. The client does not know whether it talks to an
  * embedded engine, a server or a cluster.
  */
-import { pipeline, Transform } from 'node:stream';
+import { addAbortSignal, pipeline, type Readable, Transform } from 'node:stream';
 import { type ClickHouseClient, ClickHouseLogLevel, type ClickHouseSettings, createClient } from '@clickhouse/client';
 import { Deadline } from '../base/deadline.ts';
 import { Fault, messageOf } from '../base/errors.ts';
@@ -196,7 +196,7 @@ export class ClickHouse {
         abort_signal: abortSignal,
       });
       // A statement ON CLUSTER answers with a row for each server.
-      const error = errorInAnswer(await readAnswer(stream));
+      const error = errorInAnswer(await readAnswer(stream, abortSignal));
       if (error) throw error;
     });
   }
@@ -228,15 +228,19 @@ export class ClickHouse {
         },
         abort_signal: abortSignal,
       });
-      await readEmptyAnswer(stream);
+      await readEmptyAnswer(stream, abortSignal);
     };
     await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
-      if (joinable && this.#relay && tries === 0 && (await this.#relay.watch.answers())) {
+      const relay = joinable && tries === 0 ? this.#relay : undefined;
+      const isRelayed = await relay?.watch.answers();
+      // The client does not look whether a signal is aborted already.
+      abortSignal.throwIfAborted();
+      if (relay && isRelayed) {
         try {
-          return await insert(this.#relay.client, abortSignal);
+          return await insert(relay.client, abortSignal);
         } catch (error) {
           // Without an answer of the server, the relay may be the cause.
-          if (abortSignal.aborted) this.#relay.watch.noAnswer();
+          if (abortSignal.aborted) relay.watch.noAnswer();
           if (abortSignal.aborted || toClickHouseError(error).code !== 0) throw error;
         }
       }
@@ -288,7 +292,7 @@ export class ClickHouse {
         },
         abort_signal: abortSignal,
       });
-      await readEmptyAnswer(stream);
+      await readEmptyAnswer(stream, abortSignal);
     }).catch((error: unknown) => {
       throw refusal ?? error;
     });
@@ -365,6 +369,7 @@ export class ClickHouse {
     const { signal } = deadline;
     for (let attempt = 1; ; attempt += 1) {
       try {
+        signal.throwIfAborted();
         const result = await call(signal);
         this.#outage.answered();
         return result;
@@ -393,15 +398,16 @@ function atRelay(url: string, relayUrl: string): string {
 }
 
 /** Reads an answer to its end, which frees the socket, and returns its beginning. */
-async function readAnswer(stream: AsyncIterable<Buffer>): Promise<string> {
+async function readAnswer(stream: Readable, signal: AbortSignal): Promise<string> {
   let body = '';
-  for await (const chunk of stream) if (body.length < answerCharsMax) body += chunk.toString();
+  // The client looks at the signal until the head of the answer is there.
+  for await (const chunk of addAbortSignal(signal, stream)) if (body.length < answerCharsMax) body += chunk.toString();
   return body;
 }
 
 /** Throws the error that the answer contains, and for any other answer than an empty one. */
-async function readEmptyAnswer(stream: AsyncIterable<Buffer>): Promise<void> {
-  const error = errorInEmptyAnswer(await readAnswer(stream));
+async function readEmptyAnswer(stream: Readable, signal: AbortSignal): Promise<void> {
+  const error = errorInEmptyAnswer(await readAnswer(stream, signal));
   if (error) throw error;
 }
 

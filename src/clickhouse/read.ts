@@ -42,8 +42,8 @@ export class ClickHouseReader {
   }
 
   /**
-   * Calls `take` for each row; an error of `take` ends the read and is thrown here. `abortSignal` is of this read
-   * alone: its listeners are not removed.
+   * Calls `take` for each row; an error of `take` ends the read and is thrown here. `abortSignal` is of this call
+   * alone, so its listeners are not removed.
    */
   async each<T>(
     sql: string,
@@ -63,7 +63,6 @@ export class ClickHouseReader {
       method: 'POST',
       headers: { authorization: this.#authorization, 'content-length': body.length },
     };
-    abortSignal.throwIfAborted();
     await new Promise<void>((resolve, reject) => {
       const receive = (answer: IncomingMessage): void => {
         const whole = answer.statusCode === 200 ? readRows(answer, bytesMax, take) : readError(answer);
@@ -71,8 +70,11 @@ export class ClickHouseReader {
       };
       const asked: ClientRequest = this.#isTls ? tlsRequest(options, receive) : request(options, receive);
       asked.on('error', reject);
-      // The option `signal` of a request does the same with several objects more.
-      abortSignal.addEventListener('abort', () => asked.destroy(abortSignal.reason as Error));
+      abortSignal.addEventListener('abort', () => {
+        // A destroyed request has its error only when a socket becomes free for it.
+        reject(abortSignal.reason);
+        asked.destroy(abortSignal.reason as Error);
+      });
       asked.end(body);
     });
   }

@@ -61,7 +61,7 @@ export class RowPicker {
  * change some of the values that are no numbers.
  */
 export function pickNumbers(column: Uint8Array, bytesOfRow: 4 | 8, rows: Uint32Array): Uint8Array {
-  const source = halvesOf(column);
+  const source = wordsOf(column);
   const width = bytesOfRow / 4;
   const picked = new Uint32Array(width * rows.length);
   for (let i = 0; i < rows.length; i += 1) {
@@ -73,7 +73,7 @@ export function pickNumbers(column: Uint8Array, bytesOfRow: 4 | 8, rows: Uint32A
 }
 
 /** A column of a received block may lie at any offset, where a typed array of numbers cannot begin. */
-function halvesOf(column: Uint8Array): Uint32Array {
+function wordsOf(column: Uint8Array): Uint32Array {
   const { buffer, byteOffset, length } = column.byteOffset % 4 === 0 ? column : new Uint8Array(column);
   return new Uint32Array(buffer, byteOffset, length / 4);
 }
