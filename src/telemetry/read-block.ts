@@ -1,5 +1,5 @@
 /**
- * Decodes and cuts blocks that `block.ts` wrote, for receipts, quarantine, bisection and tests. Not fast, and strict:
+ * Decodes and cuts blocks that `block.ts` wrote, for shards, records, receipts, quarantine, bisection and tests. Strict:
  * bytes that are not such a block throw an Error with the position.
  */
 import type { Kind } from '../value/typed.ts';
