@@ -1,6 +1,6 @@
 /**
- * Decodes and cuts blocks that `block.ts` wrote, for shards, records, receipts, quarantine, bisection and tests. Strict:
- * bytes that are not such a block throw an Error with the position.
+ * Decodes and cuts blocks that `block.ts` wrote, for shards, records, receipts, quarantine, bisection and tests. Bytes
+ * that are not such a block throw an Error with the position.
  */
 import type { Kind } from '../value/typed.ts';
 import { blockParts, type Columns, encodeColumns, orderOfVersion } from './block.ts';
