@@ -306,9 +306,10 @@ function publishChanges(
   { begin, partsWatches }: Followers,
   { pool, analytics }: Processes,
 ): void {
-  later.busFailure = () => pool.busFailure;
+  const busFailure = () => pool.busFailure;
+  later.busFailure = busFailure;
   observePool(metrics, pool, forecast);
-  later.publishState = () => {
+  const publishState = () => {
     engines.setInsertPace(
       partsWatches.map(({ partsOfPartition }) => insertPaceOf(config, membership.fleetHosts, partsOfPartition)),
     );
@@ -322,6 +323,7 @@ function publishChanges(
     ]);
     analytics?.send(pool.state);
   };
+  later.publishState = publishState;
 }
 
 async function openOwnMonitor(
@@ -408,7 +410,8 @@ function reportStart({ config, workers, data, log }: Start, report: StartReport)
   if (refusal === undefined) log.info('ready', fields);
   else {
     log.warn('started_refusing', fields);
-    refusals.onAccepting = () => printProgress('telemetry is accepted now: Millrace is ready.');
+    const onAccepting = () => printProgress('telemetry is accepted now: Millrace is ready.');
+    refusals.onAccepting = onAccepting;
   }
 }
 

@@ -147,9 +147,9 @@ export class ClickHouse {
   /** Returns rows as objects. Whole numbers of 64 bits are strings, so that no digit is lost. */
   async rows<T>(sql: string, parameters: Parameters = {}, options: ReadOptions = {}): Promise<T[]> {
     const { timeoutMs, bytesMax, settings } = readSettings(options);
-    return await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
+    return await this.#attempt(always, timeoutMs, options.abortSignal, async (deadline) => {
       const rows: T[] = [];
-      await this.#reader.each<T>(sql, parameters, settings, bytesMax, abortSignal, (row) => rows.push(row));
+      await this.#reader.each<T>(sql, parameters, settings, bytesMax, deadline, (row) => rows.push(row));
       return rows;
     });
   }
@@ -164,8 +164,8 @@ export class ClickHouse {
     };
     // A row that was passed on must not be repeated.
     const mayRepeat = () => taken === 0;
-    await this.#attempt(mayRepeat, timeoutMs, options.abortSignal, (abortSignal) =>
-      this.#reader.each<T>(sql, parameters, settings, bytesMax, abortSignal, counted),
+    await this.#attempt(mayRepeat, timeoutMs, options.abortSignal, (deadline) =>
+      this.#reader.each<T>(sql, parameters, settings, bytesMax, deadline, counted),
     );
   }
 
@@ -188,7 +188,7 @@ export class ClickHouse {
   async exec(sql: string, parameters: Parameters = {}, options: ExecOptions = {}): Promise<void> {
     const { timeoutMs = statementTimeoutMs, settings = {}, withoutDatabase = false } = options;
     const client = withoutDatabase ? this.#clientWithoutDatabase : this.#client;
-    await this.#attempt(never, timeoutMs, options.abortSignal, async (abortSignal) => {
+    await this.#attempt(never, timeoutMs, options.abortSignal, async ({ signal: abortSignal }) => {
       const { stream } = await client.exec({
         query: sql,
         query_params: parameters,
@@ -230,7 +230,7 @@ export class ClickHouse {
       });
       await readEmptyAnswer(stream, abortSignal);
     };
-    await this.#attempt(always, timeoutMs, options.abortSignal, async (abortSignal) => {
+    await this.#attempt(always, timeoutMs, options.abortSignal, async ({ signal: abortSignal }) => {
       const relay = joinable && tries === 0 ? this.#relay : undefined;
       const isRelayed = await relay?.watch.answers();
       // The client does not look whether a signal is aborted already.
@@ -272,7 +272,7 @@ export class ClickHouse {
         }
       },
     });
-    await this.#attempt(never, timeoutMs, options.abortSignal, async (abortSignal) => {
+    await this.#attempt(never, timeoutMs, options.abortSignal, async ({ signal: abortSignal }) => {
       const query = {
         query: select,
         query_params: parameters,
@@ -350,7 +350,7 @@ export class ClickHouse {
     mayRepeat: () => boolean,
     timeoutMs: number,
     abortSignal: AbortSignal | undefined,
-    call: (abortSignal: AbortSignal) => Promise<T>,
+    call: (deadline: Deadline) => Promise<T>,
   ): Promise<T> {
     const deadline = new Deadline(timeoutMs, abortSignal);
     try {
@@ -364,13 +364,12 @@ export class ClickHouse {
     deadline: Deadline,
     mayRepeat: () => boolean,
     timeoutMs: number,
-    call: (abortSignal: AbortSignal) => Promise<T>,
+    call: (deadline: Deadline) => Promise<T>,
   ): Promise<T> {
-    const { signal } = deadline;
     for (let attempt = 1; ; attempt += 1) {
       try {
-        signal.throwIfAborted();
-        const result = await call(signal);
+        deadline.throwIfAborted();
+        const result = await call(deadline);
         this.#outage.answered();
         return result;
       } catch (error) {
@@ -381,10 +380,10 @@ export class ClickHouse {
         }
         if (error instanceof Fault) throw error;
         const typed = toClickHouseError(error);
-        if (typed.code === 0 && !signal.aborted) this.#outage.failed({ reason: typed.message });
+        if (typed.code === 0 && !deadline.isAborted) this.#outage.failed({ reason: typed.message });
         // A store that died of this statement refuses the second connection: the error of the first attempt counts.
         if (attempt > 1 && typed.code === 0) throw afterLostConnection(typed);
-        if (!typed.connectionLost || attempt > 1 || signal.aborted || !mayRepeat()) throw typed;
+        if (!typed.connectionLost || attempt > 1 || deadline.isAborted || !mayRepeat()) throw typed;
         this.#log.debug('clickhouse_reset_retried', { reason: typed.message });
       }
     }

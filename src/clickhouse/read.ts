@@ -7,6 +7,7 @@
 import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https';
 import { type ClickHouseSettings, parseError } from '@clickhouse/client';
+import type { Deadline } from '../base/deadline.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { ClickHouseError } from './errors/clickhouse-error.ts';
 
@@ -41,16 +42,13 @@ export class ClickHouseReader {
     this.#agent = this.#isTls ? new TlsAgent(agent) : new Agent(agent);
   }
 
-  /**
-   * Calls `take` for each row; an error of `take` ends the read and is thrown here. `abortSignal` is of this call
-   * alone, so its listeners are not removed.
-   */
+  /** Calls `take` for each row; an error of `take` ends the read and is thrown here. */
   async each<T>(
     sql: string,
     parameters: Parameters,
     settings: ClickHouseSettings,
     bytesMax: number,
-    abortSignal: AbortSignal,
+    deadline: Deadline,
     take: (row: T) => void,
   ): Promise<void> {
     const body = Buffer.from(sql);
@@ -70,10 +68,10 @@ export class ClickHouseReader {
       };
       const asked: ClientRequest = this.#isTls ? tlsRequest(options, receive) : request(options, receive);
       asked.on('error', reject);
-      abortSignal.addEventListener('abort', () => {
+      deadline.onAbort((reason) => {
         // A destroyed request has its error only when a socket becomes free for it.
-        reject(abortSignal.reason);
-        asked.destroy(abortSignal.reason as Error);
+        reject(reason);
+        asked.destroy(reason);
       });
       asked.end(body);
     });

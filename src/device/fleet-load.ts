@@ -269,7 +269,8 @@ export class FleetLoad {
   #pause(ms: number): Promise<void> {
     if (this.#stopped) return Promise.resolve();
     const ending = new AbortController();
-    this.#endPause = () => ending.abort();
+    const endPause = () => ending.abort();
+    this.#endPause = endPause;
     return systemScheduler.sleep(ms, ending.signal);
   }
 }

@@ -387,7 +387,8 @@ export class Sessions {
 
   #pause(): Promise<void> {
     const ending = new AbortController();
-    this.#endPause = () => ending.abort();
+    const endPause = () => ending.abort();
+    this.#endPause = endPause;
     return this.#scheduler.sleep(limits.credentialPollMs, ending.signal);
   }
 

@@ -96,8 +96,10 @@ export function attributesDoor(deps: AttributesDoorDeps): void {
         close: (reason) => void polls.recheck(poll, reason),
       });
       // A change after the 408 is given to the next poll only if the cursor of the device has begun.
-      poll.beforeExpiry = () => following.begin();
-      poll.onEnd = () => following.leave();
+      const begin = () => following.begin();
+      const leave = () => following.leave();
+      poll.beforeExpiry = begin;
+      poll.onEnd = leave;
     } catch (error) {
       deviceAuth.refuse(exchange, error, token);
     }

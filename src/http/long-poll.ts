@@ -188,7 +188,8 @@ class Poll {
     this.owners = owners;
     this.slot = slot;
     this.#atDeadline = atDeadline;
-    exchange.onAbort = () => this.#end('gone');
+    const abort = (): void => this.#end('gone');
+    exchange.onAbort = abort;
   }
 
   /** Sets the function that is called once when the poll ends; called at once when the poll has ended. */

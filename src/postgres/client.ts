@@ -3,7 +3,7 @@
  * is a Fault 503 (`postgres_away`), never a crash. int8 columns come as JS numbers: one beyond 2^53 is a bug of the
  * query, which must cast it to text.
  */
-import type { Pool as PgPool, PoolClient, QueryResult } from 'pg';
+import type { Pool as PgPool, PoolClient, QueryConfig, QueryResult } from 'pg';
 import { assert, Fault, messageOf, unavailable } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
@@ -22,6 +22,7 @@ import {
   isSlow,
   lostCommit,
   postgresAway,
+  queryReadTimeout,
   raceLost,
 } from './postgres-error.ts';
 import { addressOf, Servers } from './servers.ts';
@@ -201,7 +202,7 @@ export class Postgres implements SnapshotQueries {
         query: (text, values, each = {}) => this.#run(client, text, values, { timeoutMs, ...each }),
       });
       isCommitting = begin === 'begin';
-      const { command } = await client.query(withTimeout('commit', undefined, timeoutMs));
+      const { command } = (await ask(client, { text: 'commit' }, timeoutMs)) as QueryResult;
       // An error of a statement that `work` caught turns the commit into a rollback.
       assert(command === 'COMMIT', 'no statement of a committed transaction has failed');
       broken = false;
@@ -281,10 +282,7 @@ export class Postgres implements SnapshotQueries {
     { timeoutMs = limits.postgresStatementMsMax, prepared = false }: QueryOptions,
   ): Promise<Row[]> {
     const name = prepared && !this.#behindPooler ? { name: statementName(text) } : {};
-    // `pg` returns an array of results for several statements.
-    const result = (await client.query({ ...withTimeout(text, values, timeoutMs), ...name })) as
-      | QueryResult
-      | QueryResult[];
+    const result = await ask(client, { text, ...(values && values.length > 0 && { values }), ...name }, timeoutMs);
     return (Array.isArray(result) ? (result.at(-1)?.rows ?? []) : result.rows) as Row[];
   }
 
@@ -319,7 +317,7 @@ const lostRacesMax = 5;
 
 async function rolledBack(client: PoolClient): Promise<boolean> {
   try {
-    await client.query(withTimeout('rollback', undefined, limits.postgresConnectMsMax));
+    await ask(client, { text: 'rollback' }, limits.postgresConnectMsMax);
     return true;
   } catch {
     return false;
@@ -339,10 +337,26 @@ function statementName(text: string): string {
 }
 
 /**
- * Sets the driver's timeout of a query, which its types lack. It ends the wait; the server has a timeout of its own.
+ * Sends one statement, and ends the wait for its answer after the time; the server has a timeout of its own. The
+ * function takes the place of the driver's promise and timeout: V8 kept the objects of many answered queries with those
+ * for as long as old memory lives, and a worker that reads devices collected its young memory in 4.2 ms each instead of
+ * 0.5. Several statements have an array of results.
  */
-function withTimeout(text: string, values: unknown[] | undefined, timeoutMs: number) {
-  return { text, ...(values && values.length > 0 && { values }), query_timeout: timeoutMs };
+async function ask(client: PoolClient, query: QueryConfig, timeoutMs: number): Promise<QueryResult | QueryResult[]> {
+  try {
+    return await new Promise((resolve, reject) => {
+      const stopTimer = systemScheduler.after(timeoutMs, () => reject(new Error(queryReadTimeout)));
+      client.query(query, (error: Error | undefined, result: QueryResult) => {
+        stopTimer();
+        if (error) reject(error);
+        else resolve(result);
+      });
+    });
+  } catch (error) {
+    // The driver's own stack ends at its socket.
+    if (error instanceof Error) Error.captureStackTrace(error);
+    throw error;
+  }
 }
 
 /** A statement may run so much longer in the server than its caller waits for it. */

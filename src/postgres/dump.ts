@@ -238,7 +238,8 @@ async function copyIn(client: PgClient, text: string, source: AsyncIterable<Buff
 
 async function run(client: PgClient, copy: Copy): Promise<number> {
   await new Promise<void>((resolve, reject) => {
-    copy.callback = (error) => (error ? reject(error) : resolve());
+    const callback: Copy['callback'] = (error) => (error ? reject(error) : resolve());
+    copy.callback = callback;
     client.query(copy as never);
   });
   assert(Number.isInteger(copy.rows), 'the server says how many rows it copied');

@@ -15,6 +15,8 @@ const awayClasses = new Set(['08', '53', '57', '58']);
  * sockets, the name service and TLS.
  */
 const bugCode = /^ERR_(?!TLS_|SSL_|SOCKET_|STREAM_)/;
+/** The message of a query that had no answer in time, here and in `pg`. */
+export const queryReadTimeout = 'Query read timeout';
 /** Messages of `pg` and `pg-pool` errors without a code. */
 const awayMessage =
   /^(Connection terminated|Query read timeout|timeout expired|timeout exceeded when trying to connect|Client has encountered a connection error)/;

@@ -46,12 +46,13 @@ function check(schema: Type.Schema, value: unknown, path: readonly string[] = []
  * rows; of the other members only that they are valid JSON is checked.
  */
 export async function readBodyRows<Row extends Type.Schema>(
-  { header, body }: Pick<HttpRequest, 'header' | 'body'>,
+  request: Pick<HttpRequest, 'header' | 'body'>,
   name: string,
   row: Row,
   rowsMax: number,
 ): Promise<Type.Static<Row>[]> {
-  checkContentType(header('content-type'));
+  const { body } = request;
+  checkContentType(request.header('content-type'));
   requireBody(body);
   const rows: Type.Static<Row>[] = [];
   const pieces = readPlainRows(body, name);
@@ -78,10 +79,11 @@ export async function readBodyRows<Row extends Type.Schema>(
 
 /** Reads a body of few values and very long strings, in several turns of the loop, and checks it. */
 export async function readLongStrings<Body extends Type.Schema>(
-  { header, body }: Pick<HttpRequest, 'header' | 'body'>,
+  request: Pick<HttpRequest, 'header' | 'body'>,
   schema: Body,
 ): Promise<Type.Static<Body>> {
-  checkContentType(header('content-type'));
+  const { body } = request;
+  checkContentType(request.header('content-type'));
   requireBody(body);
   const steps = plainJsonSteps(body);
   let step = steps.next();
@@ -95,10 +97,10 @@ export function checkContentType(contentType: string): void {
 }
 
 /** Reads a body whose content type must be JSON. */
-export function namedJson({ header, body }: HttpRequest): unknown {
-  const contentType = header('content-type');
+export function namedJson(request: HttpRequest): unknown {
+  const contentType = request.header('content-type');
   if (!/^\s*application\/json\s*(;|$)/i.test(contentType)) throw notJson(contentType);
-  return parseJson(body);
+  return parseJson(request.body);
 }
 
 function notJson(contentType: string): Fault {

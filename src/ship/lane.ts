@@ -245,9 +245,10 @@ export class LaneLoop {
    */
   async #sleep(waitMs: number, idle: boolean): Promise<void> {
     const timer = new AbortController();
-    this.#wake = () => {
+    const wake = () => {
       if (idle || this.#hurried || this.#flushes || this.#stopping.signal.aborted) timer.abort();
     };
+    this.#wake = wake;
     await this.#deps.sleep(waitMs, timer.signal);
     this.#wake = undefined;
   }

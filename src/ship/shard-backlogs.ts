@@ -59,7 +59,8 @@ export class ShardBacklogs {
       return new Inserter({ ...deps, ...ofShard, once: false, parallelMax, patient: true });
     });
     const { shardBacklog } = journal;
-    shardBacklog.onAdded = (shard) => this.#waking[shard]?.abort();
+    const wake = (shard: number) => this.#waking[shard]?.abort();
+    shardBacklog.onAdded = wake;
     // With one server no rows wait here.
     for (const shard of shards.all.length > 1 ? shards.all.keys() : []) {
       const labels = { shard: String(shard) };

@@ -7,8 +7,9 @@ import { NodeTransport } from '@nats-io/transport-node/lib/node_transport.js';
 
 export function destroyAbandonedSockets(): void {
   const { close, discard } = NodeTransport.prototype;
-  NodeTransport.prototype.close = async function (this: NodeTransport, error?: Error): Promise<void> {
+  async function closeAll(this: NodeTransport, error?: Error): Promise<void> {
     if (this.connected) return await close.call(this, error);
     discard.call(this);
-  };
+  }
+  NodeTransport.prototype.close = closeAll;
 }

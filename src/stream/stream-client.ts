@@ -164,10 +164,11 @@ export class StreamClient {
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, ms);
       timer.unref();
-      this.#wake = () => {
+      const wake = () => {
         clearTimeout(timer);
         resolve();
       };
+      this.#wake = wake;
     });
   }
 }

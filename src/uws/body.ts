@@ -185,7 +185,8 @@ class GatheredBody<Subject> {
     this.#deps = deps;
     const { exchange, rules } = deps;
     this.#held = rules.room.ofStranger(exchange.remoteAddress());
-    exchange.releaseBody = () => this.#held.release();
+    const release = (): void => this.#held.release();
+    exchange.releaseBody = release;
   }
 
   /** Resumes the socket when the sender is known. */

@@ -92,7 +92,8 @@ async function takeLater<Subject>(deps: PackedBody<Subject>, packed: Buffer): Pr
     held.release();
     return;
   }
-  exchange.releaseBody = () => held.release();
+  const release = (): void => held.release();
+  exchange.releaseBody = release;
   passOwnBody(exchange, body, receive);
 }
 

@@ -33,40 +33,72 @@ export interface HttpRequest {
   identify(caller: string): void;
 }
 
-/** Copies members of the library's request, which is invalid after the route handler returns. */
-export function snapshot(
-  req: UwsRequest,
-  parameterCount: number,
-  exchange: Exchange,
-  remoteAddress: string,
-  secure: boolean,
-  work: Work,
-): HttpRequest {
-  const all: [string, string][] = [];
-  req.forEach((name, value) => {
-    all.push([name, value]);
-  });
-  const params: string[] = [];
-  for (let i = 0; i < parameterCount; i += 1) params.push(decodeParameter(req.getParameter(i) ?? ''));
-  const abort = new AbortController();
-  exchange.onAbort = () => abort.abort();
-  return {
-    method: req.getCaseSensitiveMethod(),
-    path: req.getUrl(),
-    query: req.getQuery(),
-    params,
-    header: (name) => all.find(([known]) => known === name)?.[1] ?? '',
-    headers: (name) => all.filter(([known]) => known === name).map(([, value]) => value),
-    body: emptyBody,
-    remoteAddress,
-    secure,
-    fromProxy: exchange.isFromProxy(),
-    aborted: abort.signal,
-    identify: (caller) => {
-      work.caller = caller;
-      refuseBlocked(work);
-    },
-  };
+/**
+ * Copies members of the library's request, which is invalid after the route handler returns. A class: V8 makes a new
+ * hidden class in old memory for each object literal with a getter, and keeps what the getter holds as long.
+ */
+export class CopiedRequest implements HttpRequest {
+  readonly method: string;
+  readonly path: string;
+  readonly query: string;
+  readonly params: string[] = [];
+  body = emptyBody;
+  readonly remoteAddress: string;
+  readonly secure: boolean;
+  readonly fromProxy: boolean;
+  readonly #headers: [string, string][] = [];
+  readonly #exchange: Exchange;
+  readonly #work: Work;
+  #aborted: AbortSignal | undefined = undefined;
+
+  constructor(
+    req: UwsRequest,
+    parameterCount: number,
+    exchange: Exchange,
+    remoteAddress: string,
+    secure: boolean,
+    work: Work,
+  ) {
+    req.forEach((name, value) => {
+      this.#headers.push([name, value]);
+    });
+    for (let i = 0; i < parameterCount; i += 1) this.params.push(decodeParameter(req.getParameter(i) ?? ''));
+    this.method = req.getCaseSensitiveMethod();
+    this.path = req.getUrl();
+    this.query = req.getQuery();
+    this.remoteAddress = remoteAddress;
+    this.secure = secure;
+    this.fromProxy = exchange.isFromProxy();
+    this.#exchange = exchange;
+    this.#work = work;
+  }
+
+  header(name: string): string {
+    return this.#headers.find(([known]) => known === name)?.[1] ?? '';
+  }
+
+  headers(name: string): string[] {
+    return this.#headers.filter(([known]) => known === name).map(([, value]) => value);
+  }
+
+  /** Few handlers ask for the signal, so it is made only for them. */
+  get aborted(): AbortSignal {
+    this.#aborted ??= signalOf(this.#exchange);
+    return this.#aborted;
+  }
+
+  identify(caller: string): void {
+    this.#work.caller = caller;
+    refuseBlocked(this.#work);
+  }
+}
+
+function signalOf(exchange: Exchange): AbortSignal {
+  const controller = new AbortController();
+  const abort = (): void => controller.abort();
+  if (exchange.aborted) abort();
+  exchange.onAbort = abort;
+  return controller.signal;
 }
 
 /** Percent-decodes a parameter. A malformed one becomes a string that matches no stored value. */

@@ -34,7 +34,7 @@ import { HeldRefusals } from './held-refusals.ts';
 import { uws } from './load.ts';
 import { OtherRequests, registrars, withSlash } from './other-requests.ts';
 import { unpacking } from './packed-body.ts';
-import { decodeParameter, emptyBody, type HttpRequest, snapshot } from './request.ts';
+import { CopiedRequest, decodeParameter, emptyBody, type HttpRequest } from './request.ts';
 import { RouteMetrics } from './route-metrics.ts';
 import { SkippedBodies } from './skipped-bodies.ts';
 import { Sockets } from './sockets.ts';
@@ -159,7 +159,7 @@ export class HttpServer {
       const { contentLength, chunked } = head;
       const remoteAddress = exchange.remoteAddress();
       const work: Work = { what: route, caller: `address ${remoteAddress}` };
-      const request = snapshot(req, names, exchange, remoteAddress, this.#deps.tls !== undefined, work);
+      const request = new CopiedRequest(req, names, exchange, remoteAddress, this.#deps.tls !== undefined, work);
       const run = (body: Buffer) => {
         // The library reuses its buffer when the call returns; a handler may keep the body longer.
         let release = keepBody(exchange, body);

@@ -82,7 +82,8 @@ export class WebSocketConnection {
       this.#socket.end(code, reason);
       return;
     }
-    this.#ending = () => this.#socket?.end(code, reason);
+    const ending = () => this.#socket?.end(code, reason);
+    this.#ending = ending;
     this.#timer = setTimeout(() => this.close(), limits.webSocketEndMsMax).unref();
   }
 

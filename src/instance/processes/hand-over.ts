@@ -34,12 +34,13 @@ export class HandOver {
     this.#rate = rate;
     return new Promise((resolve) => {
       const stopTimer = systemScheduler.after(msMax, resolve);
-      this.#onDone = () => {
+      const onDone = () => {
         stopTimer();
         resolve();
       };
+      this.#onDone = onDone;
       for (const slot of this.#slots) if (slot.worker.isReady) this.#begin(slot, rate);
-      if (this.#handing.size === 0) this.#onDone();
+      if (this.#handing.size === 0) onDone();
     });
   }
 

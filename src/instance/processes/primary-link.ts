@@ -88,11 +88,12 @@ export class PrimaryLink {
 
   onDrain(drain: () => void): void {
     let begun = false;
-    this.#drain = () => {
+    const drainOnce = () => {
       if (begun) return;
       begun = true;
       drain();
     };
+    this.#drain = drainOnce;
   }
 
   /** `all`: before the host stops; `some`: other hosts have fewer connections. */

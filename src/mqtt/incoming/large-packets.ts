@@ -146,14 +146,16 @@ export class LargePackets implements RoomWaiter {
     const start = session.level === 5 ? endOfProperties(buffer, payloadStart) : payloadStart;
     const children = new FittingChildren(topic.startsWith('v1/gateway/') ? bytesMax - start : 0);
     skipAndCount(large, start, children);
-    this.#fault = () => tooLargeFault(bytes, bytesMax, bytesMax === packetBytesMax, children.count);
+    const fault = () => tooLargeFault(bytes, bytesMax, bytesMax === packetBytesMax, children.count);
+    this.#fault = fault;
     return true;
   }
 
   #skip(fault: Fault): void {
     this.#deps.packetRoom.forget(this);
     this.#deps.received.large?.skip();
-    this.#fault = () => fault;
+    const known = () => fault;
+    this.#fault = known;
   }
 }
 

@@ -91,10 +91,11 @@ export class OutgoingFile {
     this.#readAt = this.#clock.monotonic();
     this.#unreadMark = Number.POSITIVE_INFINITY;
     return new Promise((resolve) => {
-      this.#drained = () => {
+      const drained = () => {
         this.#drained = undefined;
         resolve();
       };
+      this.#drained = drained;
     });
   }
 
