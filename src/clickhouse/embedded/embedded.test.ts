@@ -65,8 +65,10 @@ const post = (query: string, body: Uint8Array | string, headers: Record<string, 
   });
 const value = async (query: string) => (await (await get(query)).text()).trim();
 const slowQuery = 'SELECT count() FROM numbers(100000000000) WHERE sipHash64(number) = 1';
+/** The text of a running statement without the tag of a SELECT. */
+const withoutTag = "if(startsWith(query, '/*'), substring(query, position(query, '*/ ') + 3), query)";
 const running = async (like: string) =>
-  Number(await value(`SELECT count() FROM system.processes WHERE query LIKE '${like}%'`));
+  Number(await value(`SELECT count() FROM system.processes WHERE ${withoutTag} LIKE '${like}%'`));
 const eventually = async (check: () => Promise<boolean>) => {
   for (let i = 0; i < 100; i += 1) {
     if (await check()) return true;
