@@ -3,7 +3,7 @@
  */
 import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { type LatestRow, latestColumns } from '../../src/clickhouse/latest-rows.ts';
+import type { LatestRow } from '../../src/clickhouse/latest-rows.ts';
 import { listQuarantine } from '../../src/journal/quarantine.ts';
 import { suspectsDir } from '../../src/journal/suspects.ts';
 import { latestPointsOf } from '../../src/telemetry/latest-records.ts';
@@ -86,10 +86,12 @@ export async function readDeletes(engine: Engine, deletes: Deletes): Promise<Doo
 /** Returns the latest point of each key of one device, or of each device, from rows and from records. */
 async function latestPoints(engine: Engine, device?: string): Promise<ReturnType<typeof latestPointsOf>> {
   const where = device === undefined ? '' : `WHERE device = ${device}`;
-  const cells = await engine.clickhouse(`SELECT device, ${latestColumns} FROM latest FINAL ${where}`);
+  const columns = 'device, hex(key), ts, kind, num, int, hex(text), rank';
+  const cells = await engine.clickhouse(`SELECT ${columns} FROM latest FINAL ${where}`);
   const rowsOf = new Map<string, LatestRow[]>();
-  for (const [of = '', name = '', ts = '', kind, num, int = '', string = '', rank = ''] of cells) {
-    const row = { name, ts, kind: Number(kind), num: Number(num), int, string, rank };
+  for (const [of = '', key = '', ts = '', kind, num, int = '', text = '', rank = ''] of cells) {
+    const texts = { key: Buffer.from(key, 'hex'), text: Buffer.from(text, 'hex') };
+    const row = { ...texts, device: Number(of), ts, kind: Number(kind), num: Number(num), int, rank: BigInt(rank) };
     rowsOf.set(of, [...(rowsOf.get(of) ?? []), row]);
   }
   return [...rowsOf.values()].flatMap(latestPointsOf);

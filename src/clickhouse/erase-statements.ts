@@ -6,8 +6,9 @@
  * marker of a deleted row has a greater version than a replay of the row. `latest` is small and has no partitions: rows
  * leave it by a mutation.
  */
-import { haveKeys, isRecord, latestColumns, latestKeysQuery } from './latest-rows.ts';
+import { haveKeys, isRecord, type LatestRow, latestColumns, latestKeysQuery, latestRowOf } from './latest-rows.ts';
 import { localTables } from './local-tables.ts';
+import type { BinaryRow } from './row-binary.ts';
 import { notAhead } from './statements.ts';
 
 const pointKey = 'device, key, ts, seq, origin';
@@ -114,9 +115,19 @@ export function recordsWithKeysQuery(count: number): string {
     WHERE ${isRecord} AND ${any(withKeys)} ORDER BY device, key`;
 }
 
-export const recordsQuery: string = `SELECT ${latestColumns}, device, seq, toString(version) AS version,
-    toString(${recordName}) AS hash
-  ${fromNamed}`;
+/** The query of whole records, whose rows `recordOf` decodes. */
+export const recordsQuery: string = `SELECT ${latestColumns}, seq, version, ${recordName} ${fromNamed}`;
+
+export interface StoredRecord extends LatestRow {
+  seq: number;
+  version: string;
+  hash: string;
+}
+
+export function recordOf(row: BinaryRow): StoredRecord {
+  const latest = latestRowOf(row);
+  return { ...latest, seq: row.uint32(), version: String(row.uint64()), hash: String(row.uint64()) };
+}
 
 export const recordNamesQuery: string = `SELECT ${nameColumns} ${fromNamed}`;
 

@@ -10,9 +10,18 @@ import { type ClickHouseSettings, parseError } from '@clickhouse/client';
 import type { Deadline } from '../base/deadline.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { ClickHouseError } from './errors/clickhouse-error.ts';
+import { type BinaryRow, BinaryRows } from './row-binary.ts';
 
 /** Values that are bound to a statement by name; an array becomes an array of strings or numbers. */
 export type Parameters = Record<string, string | number | bigint | string[] | number[]>;
+
+/** One statement that reads, and the cap of its answer. */
+interface Query {
+  sql: string;
+  parameters: Parameters;
+  settings: ClickHouseSettings;
+  bytesMax: number;
+}
 
 interface ReaderOptions {
   url: string;
@@ -43,27 +52,29 @@ export class ClickHouseReader {
   }
 
   /** Calls `take` for each row; an error of `take` ends the read and is thrown here. */
-  async each<T>(
-    sql: string,
-    parameters: Parameters,
-    settings: ClickHouseSettings,
-    bytesMax: number,
-    deadline: Deadline,
-    take: (row: T) => void,
-  ): Promise<void> {
-    const body = Buffer.from(sql);
+  async each<T>(query: Query, deadline: Deadline, take: (row: T) => void): Promise<void> {
+    await this.#read(query, 'JSONEachRow', deadline, new Lines((line) => take(parseRow<T>(line))));
+  }
+
+  /** Like `each`, for rows that `take` decodes: it must read each column. */
+  async eachBinary(query: Query, deadline: Deadline, take: (row: BinaryRow) => void): Promise<void> {
+    await this.#read(query, 'RowBinary', deadline, new BinaryRows(take));
+  }
+
+  async #read(query: Query, format: string, deadline: Deadline, rows: Lines | BinaryRows): Promise<void> {
+    const body = Buffer.from(query.sql);
     const { hostname, port, pathname } = this.#base;
     const options = {
       agent: this.#agent,
       host: hostname.replace(/^\[|\]$/g, ''),
       port,
-      path: `${pathname}?${this.#query(parameters, settings)}`,
+      path: `${pathname}?${this.#query(query, format)}`,
       method: 'POST',
       headers: { authorization: this.#authorization, 'content-length': body.length },
     };
     await new Promise<void>((resolve, reject) => {
       const receive = (answer: IncomingMessage): void => {
-        const whole = answer.statusCode === 200 ? readRows(answer, bytesMax, take) : readError(answer);
+        const whole = answer.statusCode === 200 ? readRows(answer, query.bytesMax, rows) : readError(answer);
         whole.then(resolve, reject);
       };
       const asked: ClientRequest = this.#isTls ? tlsRequest(options, receive) : request(options, receive);
@@ -85,10 +96,10 @@ export class ClickHouseReader {
     return this.#base.protocol === 'https:';
   }
 
-  #query(parameters: Parameters, settings: ClickHouseSettings): string {
+  #query({ parameters, settings }: Query, format: string): string {
     const query = new URLSearchParams({
       database: this.#database,
-      default_format: 'JSONEachRow',
+      default_format: format,
       // The status of an answer says whether the whole answer is valid.
       wait_end_of_query: '1',
     });
@@ -98,8 +109,7 @@ export class ClickHouseReader {
   }
 }
 
-function readRows<T>(answer: IncomingMessage, bytesMax: number, take: (row: T) => void): Promise<void> {
-  const lines = new Lines((line) => take(parseRow<T>(line)));
+function readRows(answer: IncomingMessage, bytesMax: number, rows: Lines | BinaryRows): Promise<void> {
   let bytes = 0;
   let turnEnd = turnBytes;
   return eachPiece(
@@ -107,14 +117,17 @@ function readRows<T>(answer: IncomingMessage, bytesMax: number, take: (row: T) =
     (piece) => {
       bytes += piece.length;
       if (bytes > bytesMax) throw answerTooLong(bytesMax);
-      lines.add(piece);
+      rows.add(piece);
       if (bytes < turnEnd) return;
       // Lets the event loop run before the rest of a long answer is parsed.
       turnEnd = bytes + turnBytes;
       answer.pause();
       systemScheduler.soon(() => answer.resume());
     },
-    () => lines.end(),
+    () => {
+      if (rows instanceof Lines) rows.end();
+      else if (!rows.isWhole) throw brokenOff();
+    },
   );
 }
 
@@ -195,8 +208,12 @@ function parseRow<T>(line: string): T {
   try {
     return JSON.parse(line) as T;
   } catch {
-    throw new ClickHouseError(0, 'transient', 'The answer of ClickHouse broke off.');
+    throw brokenOff();
   }
+}
+
+function brokenOff(): ClickHouseError {
+  return new ClickHouseError(0, 'transient', 'The answer of ClickHouse broke off.');
 }
 
 function answerTooLong(bytesMax: number): ClickHouseError {

@@ -23,11 +23,12 @@ import {
   nameOfPoint,
   newestPointsQuery,
   recordNamesQuery,
+  recordOf,
   recordsQuery,
   recordsWithKeysQuery,
   remainingPointsQuery,
+  type StoredRecord,
 } from '../clickhouse/erase-statements.ts';
-import type { LatestRow } from '../clickhouse/latest-rows.ts';
 import type { Parameters } from '../clickhouse/read.ts';
 import { orderOfVersion } from '../telemetry/block.ts';
 import { latestPointsOf } from '../telemetry/latest-records.ts';
@@ -193,10 +194,10 @@ async function divideSome(call: Call, names: readonly RecordName[]): Promise<voi
     hashes: `[${names.map(({ hash }) => hash).join()}]`,
     ranks: `[${names.map(({ rank }) => rank).join()}]`,
   };
-  const records = await read<RecordRow>(call, recordsQuery, named);
-  const pointsOf = (row: RecordRow) => {
+  const records = await call.clickhouse.binaryRows(recordsQuery, named, bounds(call), recordOf);
+  const pointsOf = (row: StoredRecord) => {
     const { device, seq, version } = row;
-    return latestPointsOf([row]).map((point) => ({ ...point, device: Number(device), seq, version }));
+    return latestPointsOf([row]).map((point) => ({ ...point, device, seq, version }));
   };
   await insertPoints(call, records.flatMap(pointsOf));
   const left = new Set((await read<RecordName>(call, recordNamesQuery, named)).map(nameOfRecord));
@@ -248,7 +249,7 @@ function rowOf({ device, key, ts, version }: Omit<LatestPoint, 'seq'> & { device
   return { device, key, ts: Number(ts), order: orderOfVersion(BigInt(version), BigInt(ts)) };
 }
 
-function nameOfRecord({ hash, rank }: RecordName): string {
+function nameOfRecord({ hash, rank }: Pick<StoredRecord | RecordName, 'hash' | 'rank'>): string {
   return `${hash} ${rank}`;
 }
 
@@ -288,11 +289,6 @@ interface RecordName {
   device: string;
   hash: string;
   rank: string;
-}
-
-interface RecordRow extends LatestRow, RecordName {
-  seq: number;
-  version: string;
 }
 
 /** What names a point of a device in `latest`. */

@@ -13,18 +13,17 @@ interface Query {
   answer(error?: Error): void;
 }
 
-const hexOf = (key: string) => Buffer.from(key).toString('hex');
-
 /** Queries wait until the test answers them: with one point of each device, or with an error. */
 function openStore() {
   const queries: Query[] = [];
   const readsOf = (owner: string | null): Reads => ({
-    rows: <T>(_: string, { device, devices, keys }: Parameters) =>
+    rows: async () => [],
+    binaryRows: <T>(sql: string, { devices, keys }: Parameters) =>
       new Promise<T[]>((resolve, reject) => {
-        const of = (devices ?? [device]) as number[];
-        const rows = of.map((each): LatestRow & { device: string } => {
-          const point = { name: hexOf('k'), ts: String(each), kind: 2, num: 0, int: '0', string: '' };
-          return { device: String(each), ...point, rank: '1' };
+        const of = (devices ?? [Number(/ device = (\d+)/.exec(sql)![1])]) as number[];
+        const rows = of.map((device): LatestRow => {
+          const value = { kind: 2, num: 0, int: '0', text: Buffer.alloc(0) };
+          return { device, key: Buffer.from('k'), ts: String(device), ...value, rank: 1n };
         });
         const answer = (error?: Error) => (error ? reject(error) : resolve(rows as T[]));
         queries.push({ owner, devices: of, keys, answer });

@@ -32,25 +32,23 @@ interface StoredPoint {
 
 /** Returns the latest point of each key, from all rows of one device. */
 export function latestPointsOf(rows: readonly LatestRow[]): StoredPoint[] {
-  const latest = new Map<string, { point: StoredPoint; rank: string }>();
+  const latest = new Map<string, { point: StoredPoint; rank: bigint }>();
   for (const row of rows) {
     for (const point of row.kind === recordKind ? pointsOfRecord(row) : [pointOfRow(row)]) {
       const known = latest.get(point.key);
-      if (known === undefined || isGreater(row.rank, known.rank)) latest.set(point.key, { point, rank: row.rank });
+      if (known === undefined || row.rank > known.rank) latest.set(point.key, { point, rank: row.rank });
     }
   }
   return [...latest.values()].map(({ point }) => point);
 }
 
-function pointOfRow({ name, ts, kind, num, int, string }: LatestRow): StoredPoint {
-  const key = Buffer.from(name, 'hex').toString();
-  return { key, ts, kind: kind as Kind, num, int, text: string };
+function pointOfRow({ key, ts, kind, num, int, text }: LatestRow): StoredPoint {
+  return { key: key.toString(), ts, kind: kind as Kind, num, int, text: text.toString() };
 }
 
-function pointsOfRecord({ name: hexKey, ts, string: hexText }: LatestRow): StoredPoint[] {
-  const text = Buffer.from(hexText, 'hex');
+function pointsOfRecord({ key, ts, text }: LatestRow): StoredPoint[] {
   let at = 0;
-  return keysOfRecord(hexKey).map((name) => {
+  return keysOfRecord(key).map((name) => {
     const kind = text[at] as Kind;
     const point: StoredPoint = { key: name, ts, kind, num: 0, int: '0', text: '' };
     at += 1;
@@ -67,8 +65,7 @@ function pointsOfRecord({ name: hexKey, ts, string: hexText }: LatestRow): Store
   });
 }
 
-function keysOfRecord(hexKey: string): string[] {
-  const bytes = Buffer.from(hexKey, 'hex');
+function keysOfRecord(bytes: Buffer): string[] {
   const keys: string[] = [];
   for (let start = 1; start <= bytes.length; ) {
     const next = bytes.indexOf(keyStart, start);
@@ -77,9 +74,4 @@ function keysOfRecord(hexKey: string): string[] {
     start = end + 1;
   }
   return keys;
-}
-
-/** Compares decimal digits without leading zeros. */
-function isGreater(a: string, b: string): boolean {
-  return a.length === b.length ? a > b : a.length > b.length;
 }

@@ -9,7 +9,7 @@ import { latestPointsOf } from '../../src/telemetry/latest-records.ts';
 import { type BlockRow, blocksOf, readBlock } from '../../src/telemetry/read-block.ts';
 
 /** A row of the table; `record`: key and text of a record in hexadecimal digits, undefined for a point. */
-export type RowOfLatest = BlockRow & { record?: { name: string; string: string } };
+export type RowOfLatest = BlockRow & { record?: { key: string; text: string } };
 
 export class LatestTable {
   readonly rows = new Map<string, RowOfLatest>();
@@ -20,7 +20,7 @@ export class LatestTable {
     for (const row of rows) {
       if (row.device === 0) continue;
       if (row.record) this.records += 1;
-      const name = `${row.device} ${row.record?.name} ${row.key}`;
+      const name = `${row.device} ${row.record?.key} ${row.key}`;
       const known = this.rows.get(name);
       if (!known || isLater(row, known)) this.rows.set(name, row);
     }
@@ -59,7 +59,7 @@ export function rowsOfLatest(body: Uint8Array): RowOfLatest[] {
     const contents = texts(bytes, text, rows.length);
     const indexOf = (row: number) => bytes.readUIntLE(indexes + row * 2 ** width, 2 ** width);
     return rows.map((row, n) => {
-      return { ...row, key: '', text: '', record: { name: names[indexOf(n)]!, string: contents[n]! } };
+      return { ...row, key: '', text: '', record: { key: names[indexOf(n)]!, text: contents[n]! } };
     });
   });
 }
@@ -77,10 +77,11 @@ function texts(bytes: Buffer, start: number, count: number): string[] {
 }
 
 function latestRowOf(row: RowOfLatest): LatestRow {
-  const { key, ts, kind, num, int, text: string, record } = row;
-  const rank = String(((BigInt(ts) + (1n << 63n)) << 64n) + placeOf(row));
-  const shown = record ? { ...record, kind: recordKind } : { name: Buffer.from(key).toString('hex'), string, kind };
-  return { ...shown, ts: String(ts), num, int: String(int), rank };
+  const { device, ts, num, int, record } = row;
+  const rank = ((BigInt(ts) + (1n << 63n)) << 64n) + placeOf(row);
+  const { key, text, kind } = record ? { ...record, kind: recordKind } : row;
+  const bytesOf = (content: string) => Buffer.from(content, record ? 'hex' : 'utf8');
+  return { device, key: bytesOf(key), ts: String(ts), kind, num, int: String(int), text: bytesOf(text), rank };
 }
 
 /** Orders two rows of a series as the table does. */
