@@ -63,7 +63,7 @@ interface CopyOptions extends QueryOptions {
 }
 
 /** Reads whose owner is known (`ClickHouse.readsOf`). */
-export type Reads = Pick<ClickHouse, 'rows' | 'binaryRows' | 'eachRow'> & {
+export type Reads = Pick<ClickHouse, 'rows' | 'binaryRows' | 'eachRow' | 'eachBinaryRow'> & {
   /** As in `ClickHouseDeps`. */
   shard?: number | undefined;
 };
@@ -173,15 +173,22 @@ export class ClickHouse {
   /** Like `rows`, but passes on each row as it arrives. An error of `take` ends the read and is thrown. */
   async eachRow<T>(sql: string, parameters: Parameters, options: ReadOptions, take: (row: T) => void): Promise<void> {
     const { timeoutMs, ...limits } = readSettings(options);
-    let taken = 0;
-    const counted = (row: T) => {
-      taken += 1;
-      take(row);
-    };
-    // A row that was passed on must not be repeated.
-    const mayRepeat = () => taken === 0;
-    await this.#attempt(mayRepeat, timeoutMs, options.abortSignal, (deadline) =>
+    await this.#attemptEach<T>(timeoutMs, options.abortSignal, take, (deadline, counted) =>
       this.#reader.each<T>({ sql, parameters, ...limits }, deadline, counted),
+    );
+  }
+
+  /** Like `eachRow`, for rows that `decode` decodes, as for `binaryRows`. */
+  async eachBinaryRow<T>(
+    sql: string,
+    parameters: Parameters,
+    options: ReadOptions,
+    decode: (row: BinaryRow) => T,
+    take: (row: T) => void,
+  ): Promise<void> {
+    const { timeoutMs, ...limits } = readSettings(options);
+    await this.#attemptEach<T>(timeoutMs, options.abortSignal, take, (deadline, counted) =>
+      this.#reader.eachBinary({ sql, parameters, ...limits }, deadline, (row) => counted(decode(row))),
     );
   }
 
@@ -195,6 +202,8 @@ export class ClickHouse {
       rows: (sql, parameters, options) => this.rows(sql, parameters, owned(options)),
       binaryRows: (sql, parameters, options, decode) => this.binaryRows(sql, parameters, owned(options), decode),
       eachRow: (sql, parameters, options, take) => this.eachRow(sql, parameters, owned(options), take),
+      eachBinaryRow: (sql, parameters, options, decode, take) =>
+        this.eachBinaryRow(sql, parameters, owned(options), decode, take),
     };
   }
 
@@ -361,6 +370,22 @@ export class ClickHouse {
       // Shorter than the caller's own timeout, so that the answer names a missing replica.
       insert_quorum_timeout: Math.ceil(timeoutMs * 0.8),
     };
+  }
+
+  /** A row that was passed on must not be repeated. */
+  async #attemptEach<T>(
+    timeoutMs: number,
+    abortSignal: AbortSignal | undefined,
+    take: (row: T) => void,
+    call: (deadline: Deadline, take: (row: T) => void) => Promise<void>,
+  ): Promise<void> {
+    let taken = 0;
+    const counted = (row: T) => {
+      taken += 1;
+      take(row);
+    };
+    const mayRepeat = () => taken === 0;
+    await this.#attempt(mayRepeat, timeoutMs, abortSignal, (deadline) => call(deadline, counted));
   }
 
   async #attempt<T>(

@@ -29,6 +29,7 @@ function openStore() {
         queries.push({ owner, devices: of, keys, answer });
       }),
     eachRow: async () => {},
+    eachBinaryRow: async () => {},
   });
   const shards = { readsOf: (owner: string | null) => ({ of: () => readsOf(owner), each: () => [] }) };
   const latest = new LatestReads({

@@ -11,31 +11,15 @@ import {
   newestRowsQuery,
   newestRowsSettings,
 } from '../clickhouse/latest-rows.ts';
+import type { BinaryRow } from '../clickhouse/row-binary.ts';
 import type { ShardReads } from '../clickhouse/shards.ts';
-import type { Kind, TypedValue } from '../value/typed.ts';
+import type { TypedValue } from '../value/typed.ts';
 import { latestPointsOf } from './latest-records.ts';
 
 export interface Point {
   key: string;
   ts: number;
   value: TypedValue;
-}
-
-/** The columns of one point as JSON returns them: 64-bit numbers as strings. */
-export interface PointRow {
-  key: string;
-  ts: string;
-  kind: number;
-  num: number;
-  int: string;
-  text: string;
-}
-
-export const pointColumns = 'key, ts, kind, num, int, text';
-
-export function pointOf(row: PointRow): Point {
-  const { key, ts, kind, num, int, text } = row;
-  return { key, ts: Number(ts), value: { kind: kind as Kind, num, int, text } };
 }
 
 /** Returns the rows of one read, all in memory. */
@@ -66,10 +50,22 @@ export async function readEachRow<Row>(
   sql: string,
   parameters: Parameters,
   take: (row: Row) => void,
-  settings: ReadOptions['settings'] = {},
+): Promise<void> {
+  const options = readOptions(limits.historyReadBytesMax);
+  await asFaults(clickhouse, () => clickhouse.eachRow<Row>(sql, parameters, options, take));
+}
+
+/** Like `readEachRow`, for the columns that `decode` reads. */
+export async function readEachBinaryRow<Row>(
+  clickhouse: Reads,
+  sql: string,
+  parameters: Parameters,
+  decode: (row: BinaryRow) => Row,
+  take: (row: Row) => void,
+  settings: ReadOptions['settings'],
 ): Promise<void> {
   const options = readOptions(limits.historyReadBytesMax, settings);
-  await asFaults(clickhouse, () => clickhouse.eachRow<Row>(sql, parameters, options, take));
+  await asFaults(clickhouse, () => clickhouse.eachBinaryRow(sql, parameters, options, decode, take));
 }
 
 function readOptions(answerBytesMax: number, settings: ReadOptions['settings'] = {}): ReadOptions {
@@ -255,8 +251,10 @@ function byDevice(rows: readonly LatestRow[]): Map<number, LatestRow[]> {
 /** Returns the points of one device, sorted by key: of `keys`, or of all keys. */
 function sortedPoints(rows: readonly LatestRow[], keys: readonly string[] | undefined): Point[] {
   const wanted = keys && new Set(keys);
-  const points = latestPointsOf(rows).filter(({ key }) => wanted?.has(key) ?? true);
-  return points.map(pointOf).sort((a, b) => byBytes(a.key, b.key));
+  return latestPointsOf(rows)
+    .filter(({ key }) => wanted?.has(key) ?? true)
+    .map(({ key, ts, kind, num, int, text }): Point => ({ key, ts: Number(ts), value: { kind, num, int, text } }))
+    .sort((a, b) => byBytes(a.key, b.key));
 }
 
 /** Reads rows of many devices: one query for each shard that has some of them. */
