@@ -38,6 +38,18 @@ test.each([1, 2, 3, 7, 46, 49, rows.length])('rows that come in pieces of %i byt
   expect(found).toEqual(expected);
 });
 
+test('a long row is read again only when its text is there', () => {
+  const row = rowOf(1, 0n, 0n, 'x'.repeat(16_000));
+  let tries = 0;
+  let text = '';
+  const cut = new BinaryRows((binary) => {
+    tries += 1;
+    text = decoded(binary).at(-1) as string;
+  });
+  for (let at = 0; at < row.length; at += 100) cut.add(row.subarray(at, at + 100));
+  expect([text.length, tries]).toEqual([16_000, 2]);
+});
+
 test('an error of the reader of a row is thrown', () => {
   const cut = new BinaryRows(() => {
     throw new Error('too many rows');

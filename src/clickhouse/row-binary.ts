@@ -13,7 +13,7 @@ export class BinaryRow {
     this.#at = at;
   }
 
-  /** Where the next column begins. */
+  /** Where the next column begins; of a row that is not whole, where the column ends that is not there. */
   get at(): number {
     return this.#at;
   }
@@ -61,8 +61,8 @@ export class BinaryRow {
 
   #take(length: number): number {
     const start = this.#at;
-    if (start + length > this.#bytes.length) throw notWhole;
     this.#at = start + length;
+    if (this.#at > this.#bytes.length) throw notWhole;
     return start;
   }
 }
@@ -73,8 +73,11 @@ const notWhole = new Error('The row is not whole yet.');
 /** Cuts pieces into rows. */
 export class BinaryRows {
   readonly #take: (row: BinaryRow) => void;
-  /** The beginning of a row whose end has not come. */
-  #rest: Buffer = Buffer.alloc(0);
+  /** The pieces of a row whose end has not come, and their bytes. */
+  #rest: Buffer[] = [];
+  #restBytes = 0;
+  /** The bytes that the row has at least. */
+  #neededBytes = 0;
 
   /** `take` must read each column of the row. */
   constructor(take: (row: BinaryRow) => void) {
@@ -83,22 +86,32 @@ export class BinaryRows {
 
   /** False between the pieces of a row. */
   get isWhole(): boolean {
-    return this.#rest.length === 0;
+    return this.#restBytes === 0;
   }
 
   add(piece: Buffer): void {
-    const bytes = this.isWhole ? piece : Buffer.concat([this.#rest, piece]);
+    this.#rest.push(piece);
+    this.#restBytes += piece.length;
+    if (this.#restBytes >= this.#neededBytes) this.#takeRows();
+  }
+
+  #takeRows(): void {
+    const bytes = this.#rest.length === 1 ? this.#rest[0]! : Buffer.concat(this.#rest);
     let at = 0;
+    let neededBytes = 0;
     while (at < bytes.length) {
       const row = new BinaryRow(bytes, at);
       try {
         this.#take(row);
       } catch (error) {
         if (error !== notWhole) throw error;
+        neededBytes = row.at - at;
         break;
       }
       at = row.at;
     }
-    this.#rest = bytes.subarray(at);
+    this.#rest = at < bytes.length ? [bytes.subarray(at)] : [];
+    this.#restBytes = bytes.length - at;
+    this.#neededBytes = neededBytes;
   }
 }
