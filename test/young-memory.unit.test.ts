@@ -1,14 +1,15 @@
 /**
- * A rule of what V8 does with functions. It makes a function literal that is assigned to a member (`a.b = () => …`) in
- * old memory, and a hidden class there for each object literal with a getter. Both keep all that the function can reach
- * until old memory is collected. One such line for each request made a worker that reads devices collect its young
- * memory in 4.2 ms instead of 0.5.
+ * A rule of what V8 does with functions. V8 makes a function literal that a statement assigns to a member
+ * (`a.b = () => …`) in old memory, and a hidden class there for each object literal with a getter. Both keep all that
+ * the function can reach until V8 collects old memory. With two such functions for each query, those of `pg`, a
+ * process that reads devices collected its young memory in 4.2 ms instead of 0.5. The rule is about the text of a file:
+ * it finds the forms that the formatter writes.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 
-test('no function literal is assigned to a member, and no object literal in a function has a getter', () => {
+test('no statement assigns a function literal to a member, and no object literal in a function has a getter', () => {
   const files = readdirSync('src', { recursive: true, encoding: 'utf8' })
     .filter((path) => path.endsWith('.ts') && !path.endsWith('.test.ts'))
     .map((path) => join('src', path));
@@ -18,19 +19,29 @@ test('no function literal is assigned to a member, and no object literal in a fu
 test('the rule finds both, and accepts a function that has a name first', () => {
   const text = `a.b = () => 1;
     this.#c ??= async function () {};
-    d[e] = (x: number): string => 'y';
-    const f = () => ({
-      get g() { return 1; },
+    d['e'] = (x: number): string => 'y';
+    this.#f!.g = (h: () => void, i = j()) => h(i);
+    k.l = <T>(m: T) => m;
+    n.o =
+      (p) => p;
+    const q = () => ({
+      get r() { return 1; },
     });
-    a.b = f;
-    class H {
-  get i() { return 1; }
+    a.b = q;
+    const t: U.V = (w) => w;
+    // Instead of a.b = () => 1.
+    class X {
+  get y() { return 1; }
     }`;
-  expect(oldFunctions('file', text)).toEqual(['file:1', 'file:2', 'file:3', 'file:5']);
+  expect(oldFunctions('file', text)).toEqual([1, 2, 3, 4, 5, 6, 9].map((line) => `file:${line}`));
 });
 
-const assigned =
-  /[\w)\]](?:\.#?\w+|\]) (?:\?\?|\|\||&&)?= (?:async )?(?:\([^()]*\)(?:: [^=;{]+)? =>|\w+ =>|function\b)/g;
+/** A statement begins its line with the member, which has no spaces. */
+const member = String.raw`^[ \t]*(?=\S*[.[])[\w#.!'"[\]]+ (?:\?\?|\|\||&&)?=\s+`;
+/** Brackets inside those of the parameters have no brackets. */
+const parameters = String.raw`(?:<[^>]*>)?\((?:[^()]|\([^()]*\))*\)(?:: [^=;]+)?`;
+const literal = String.raw`\(?(?:async )?(?:function\b|(?:\w+|${parameters}) =>)`;
+const assigned = new RegExp(`${member}${literal}`, 'gm');
 /** A getter of a class is indented by two spaces. */
 const inLiteral = /^ {3,}(?=get \w+\()/gm;
 

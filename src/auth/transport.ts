@@ -50,10 +50,10 @@ export class Proxies {
     return version !== 0 && this.#trusted.check(remoteAddress, version === 4 ? 'ipv4' : 'ipv6');
   }
 
-  isSecure({ secure, fromProxy, header }: Pick<Caller, 'secure' | 'fromProxy' | 'header'>): boolean {
-    if (secure) return true;
-    if (!fromProxy) return false;
+  isSecure(caller: Pick<Caller, 'secure' | 'fromProxy' | 'header'>): boolean {
+    if (caller.secure) return true;
+    if (!caller.fromProxy) return false;
     // Only the last of several proxies in a row is trusted.
-    return header('x-forwarded-proto').split(',').at(-1)!.trim() === 'https';
+    return caller.header('x-forwarded-proto').split(',').at(-1)!.trim() === 'https';
   }
 }

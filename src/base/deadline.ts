@@ -2,7 +2,7 @@
  * Aborts one call when its time is over, or when its caller has left. `AbortSignal.timeout` keeps each signal until its
  * time is over, also of a call that has long ended: with reads of latest values a worker had signals of thirty seconds,
  * and each collection of its young memory took 5.3 ms instead of 2.6. A signal is made only for a call that asks for
- * one: V8 collects objects that a signal holds much later than others.
+ * one: V8 keeps the objects that a signal reaches for longer than others.
  */
 import { setMaxListeners } from 'node:events';
 import { systemScheduler } from './scheduler.ts';
@@ -46,7 +46,9 @@ export class Deadline {
     if (this.#isAborted) throw this.signal.reason;
   }
 
-  /** Calls `run` with the reason when the call is aborted, or now. Only the last `run` is called. */
+  /**
+   * Calls `run` with the reason when the call is aborted, at once when it is already. Only the last `run` is called.
+   */
   onAbort(run: (reason: Error) => void): void {
     this.#onAbort = run;
     if (this.#isAborted) run(this.signal.reason as Error);

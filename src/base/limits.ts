@@ -394,6 +394,8 @@ export const limits = {
   historyReadBytesMax: 128 * 1024 * 1024,
   /** Bytes that ClickHouse may return for latest values, whose rows are kept. */
   latestAnswerBytesMax: 32 * 1024 * 1024,
+  /** Latest values that are kept for one answer of ClickHouse. A short one takes 370 bytes of the heap. */
+  latestRowsMax: 200_000,
   /** Bytes of one long answer of the REST API. */
   longAnswerBytesMax: 64 * 1024 * 1024,
   /** Bytes of all long answers that a worker holds until their readers have taken them. */

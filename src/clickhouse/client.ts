@@ -51,7 +51,7 @@ export interface QueryOptions {
 }
 
 export interface ReadOptions extends QueryOptions {
-  /** Bytes of an answer, as JSON here and as columns in the store; a longer answer is an error of the kind `size`. */
+  /** Bytes of an answer, as sent here and as columns in the store; a longer answer is an error of the kind `size`. */
   answerBytesMax?: number;
 }
 
@@ -155,7 +155,10 @@ export class ClickHouse {
     });
   }
 
-  /** Like `rows`, but `decode` reads each column of a row: for texts that are not UTF-8, and with less CPU. */
+  /**
+   * Like `rows`, but in RowBinary, which has any bytes and costs less CPU. `decode` reads each column of a row. It is
+   * called again for a row that was not whole.
+   */
   async binaryRows<T>(
     sql: string,
     parameters: Parameters,

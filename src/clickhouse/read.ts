@@ -56,7 +56,7 @@ export class ClickHouseReader {
     await this.#read(query, 'JSONEachRow', deadline, new Lines((line) => take(parseRow<T>(line))));
   }
 
-  /** Like `each`, for rows that `take` decodes: it must read each column. */
+  /** Like `each`, in RowBinary. `take` decodes a row, as the one of `BinaryRows`. */
   async eachBinary(query: Query, deadline: Deadline, take: (row: BinaryRow) => void): Promise<void> {
     await this.#read(query, 'RowBinary', deadline, new BinaryRows(take));
   }

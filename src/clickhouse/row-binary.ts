@@ -13,7 +13,7 @@ export class BinaryRow {
     this.#at = at;
   }
 
-  /** Where the next column begins; of a row that is not whole, where the column ends that is not there. */
+  /** Where the next column begins. After a failed read: where the bytes of the row must reach at least. */
   get at(): number {
     return this.#at;
   }
@@ -79,7 +79,10 @@ export class BinaryRows {
   /** The bytes that the row has at least. */
   #neededBytes = 0;
 
-  /** `take` must read each column of the row. */
+  /**
+   * `take` must read each column of the row, and have no effect before: for a row that was not whole, it is called
+   * again.
+   */
   constructor(take: (row: BinaryRow) => void) {
     this.#take = take;
   }

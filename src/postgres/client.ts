@@ -98,7 +98,7 @@ export class Postgres implements SnapshotQueries {
         connectionTimeoutMillis: limits.postgresConnectMsMax,
         idleTimeoutMillis: 60_000,
         keepAlive: true,
-        // A pooler refuses it; the driver's timeout of each query remains, and that of each transaction.
+        // A pooler refuses it; the timer of each query remains, and the timeout of each transaction.
         ...(!behindPooler && { statement_timeout: limits.postgresStatementMsMax }),
         types: { getTypeParser: typeParser as typeof types.getTypeParser },
       });
@@ -337,10 +337,10 @@ function statementName(text: string): string {
 }
 
 /**
- * Sends one statement, and ends the wait for its answer after the time; the server has a timeout of its own. The
- * function takes the place of the driver's promise and timeout: V8 kept the objects of many answered queries with those
- * for as long as old memory lives, and a worker that reads devices collected its young memory in 4.2 ms each instead of
- * 0.5. Several statements have an array of results.
+ * Sends one statement, and ends the wait for its answer after the time; the server has a timeout of its own. With the
+ * promise and the `query_timeout` of the driver V8 kept the objects of many answered queries until it collected old
+ * memory: a process that reads devices on a pool collected its young memory in 4.2 ms each instead of 0.5. Several
+ * statements have an array of results.
  */
 async function ask(client: PoolClient, query: QueryConfig, timeoutMs: number): Promise<QueryResult | QueryResult[]> {
   try {

@@ -68,8 +68,7 @@ export function isSlow(error: unknown): boolean {
 }
 
 /**
- * True when the driver ended a statement at its deadline: the server may be slow, or gone without closing its
- * connections.
+ * True when a statement had no answer at its deadline: the server may be slow, or gone without closing its connections.
  */
 export function isSilent(error: unknown): boolean {
   return codeOf(error) === undefined && /^Query read timeout/.test(messageOf(error));

@@ -18,5 +18,6 @@ test('any other URL stays as it is, but for the parameter that the driver does n
   }
   expect(serverUrls('postgres://a/db?target_session_attrs=primary&a=b')).toEqual(['postgres://a/db?a=b']);
   expect(serverUrls('postgres://a/db?target_session_attrs=any')).toEqual(['postgres://a/db']);
+  expect(serverUrls('postgres://a/db?query_timeout=9&target_session_attrs=any&a=b')).toEqual(['postgres://a/db?a=b']);
   expect(addressOf('postgres://a/db')).toBe('a:5432');
 });

@@ -24,15 +24,19 @@ const form = /^(postgres(?:ql)?:\/\/)((?:[^@/?]*@)?)([^/?]+)(\/[^?]*)?(\?.*)?$/i
 export function serverUrls(url: string): string[] {
   const [, scheme, login, hosts = '', path = '', query = ''] = form.exec(url) ?? [];
   const each = hosts.split(',').filter((host) => host !== '');
-  if (each.length < 2) return [withoutTarget(url)];
-  return each.map((host) => withoutTarget(`${scheme}${login}${host}${path}${query}`));
+  if (each.length < 2) return [withoutOwn(url)];
+  return each.map((host) => withoutOwn(`${scheme}${login}${host}${path}${query}`));
 }
 
-/** Removes the parameter, which the driver does not know: a writable server is always searched. */
-function withoutTarget(url: string): string {
-  return url.replace(/([?&])target_session_attrs=[^&]*(&|$)/i, (_, before: string, after: string) =>
-    after === '&' ? before : '',
-  );
+/**
+ * Removes parameters. The driver does not know `target_session_attrs`: a writable server is always searched. Each
+ * statement has a timeout of its own, and with `query_timeout` the driver would end some statements earlier.
+ */
+function withoutOwn(url: string): string {
+  return ['target_session_attrs', 'query_timeout'].reduce((text, name) => {
+    const pattern = new RegExp(`([?&])${name}=[^&]*(&|$)`, 'i');
+    return text.replace(pattern, (_, before: string, after: string) => (after === '&' ? before : ''));
+  }, url);
 }
 
 /** Returns hosts and ports, for messages; no user, no password. */

@@ -40,7 +40,8 @@ async function readLatestRows(
   parameters: Parameters,
   settings: ReadOptions['settings'],
 ) {
-  const options = readOptions(limits.latestAnswerBytesMax, settings);
+  const kept = { max_result_rows: String(limits.latestRowsMax) };
+  const options = readOptions(limits.latestAnswerBytesMax, { ...kept, ...settings });
   return await asFaults(clickhouse, () => clickhouse.binaryRows(sql, parameters, options, latestRowOf));
 }
 
@@ -125,8 +126,8 @@ const simpleQuery = { ...fewGranules, ...olderAnalyzer } as const;
 const ofDevices = 'PREWHERE device IN {devices:Array(UInt64)} WHERE true';
 
 /**
- * The rows of one device. Its number, and a limit, are written into the statement: to bind them to parameters costs a
- * read of one device 0.3 of 2.9 ms in the store.
+ * Returns the condition of the rows of one device, with its number in the text. The embedded engine sets parameters in
+ * a statement of their own: a read of one device without any takes 0.3 of 2.9 ms less.
  */
 function ofDevice(device: number): string {
   assert(Number.isSafeInteger(device), 'a device has a whole number');

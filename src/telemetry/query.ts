@@ -61,7 +61,7 @@ export async function readHistory(
 
 /**
  * Returns the reader of the columns of `readHistory`. Rows that follow each other mostly have one key, whose string is
- * made once. A day of 1 000 points takes 21.1 instead of 22.1 ms over REST, against rows in JSON.
+ * made once.
  */
 function pointReader(): (row: BinaryRow) => Point {
   let keyBytes: Buffer = Buffer.alloc(0);

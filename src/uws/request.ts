@@ -34,8 +34,9 @@ export interface HttpRequest {
 }
 
 /**
- * Copies members of the library's request, which is invalid after the route handler returns. A class: V8 makes a new
- * hidden class in old memory for each object literal with a getter, and keeps what the getter holds as long.
+ * Copies members of the library's request, which is invalid after the route handler returns. Methods must be called on
+ * the request. Is no object literal with a getter, because V8 makes a hidden class in old memory for each of those, and
+ * keeps what the getter reaches until it collects old memory.
  */
 export class CopiedRequest implements HttpRequest {
   readonly method: string;

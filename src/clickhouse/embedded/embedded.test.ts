@@ -407,13 +407,22 @@ test('a client that leaves at once leaves nothing running', async () => {
   expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
 });
 
-test('a statement whose client disconnects is killed', async () => {
+test.each([
+  { what: 'a SELECT', query: slowQuery, begins: 'SELECT count() FROM numbers(' },
+  {
+    what: 'a SELECT with a parameter',
+    query: 'SELECT count() FROM numbers({n:UInt64}) WHERE sipHash64(number) = 1',
+    query_params: { n: 100_000_000_000 },
+    begins: 'SELECT count() FROM numbers(',
+  },
+  { what: 'a query that begins with WITH', query: `WITH 1 AS one ${slowQuery}`, begins: 'WITH 1 AS one' },
+])('$what is killed when its client disconnects', async ({ begins, what: _, ...asked }) => {
   const gone = new AbortController();
-  const asked = shared.query({ query: slowQuery, abort_signal: gone.signal }).catch((error: Error) => error);
-  expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 1)).toBe(true);
+  const answer = shared.query({ ...asked, abort_signal: gone.signal }).catch((error: Error) => error);
+  expect(await eventually(async () => (await running(begins)) === 1)).toBe(true);
   gone.abort();
-  await asked;
-  expect(await eventually(async () => (await running('SELECT count() FROM numbers(1000000')) === 0)).toBe(true);
+  await answer;
+  expect(await eventually(async () => (await running(begins)) === 0)).toBe(true);
 });
 
 test('inserts are found and ended by their mark, and by no other', async () => {
