@@ -10,6 +10,9 @@ import { liveProcess, writeProcessFile } from '../../src/base/process-file.ts';
 /** Belongs to all processes of a user: TMPDIR may differ between processes of one machine. */
 const keptPorts = `/tmp/millrace-test-ports-${userInfo().uid}`;
 
+/** `fetch` refuses this port with "bad port" (the Fetch standard, port blocking); it is the only one from 10 000 on. */
+const refusedByFetch = 10_080;
+
 /**
  * Returns a port below those that an engine chooses for its embedded stores, and below those that Linux assigns to
  * outgoing connections. Both could take the port before it is bound.
@@ -17,7 +20,7 @@ const keptPorts = `/tmp/millrace-test-ports-${userInfo().uid}`;
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = randomInt(10_000, 20_000);
-    if (!isKept(port)) continue;
+    if (port === refusedByFetch || !isKept(port)) continue;
     const server = createServer().listen(port, '127.0.0.1');
     try {
       await once(server, 'listening');
