@@ -240,6 +240,20 @@ test('reads of a tenant name their owner to the server', async () => {
   expect(comments).toEqual([null, 'tenant-t1', 'tenant-t2', 'tenant-system']);
 });
 
+test('an answer whose last row ends early is an error, in JSON and in RowBinary, and no row of it is kept', async () => {
+  const answers = { JSONEachRow: '{"a":"x"}\n{"a":', RowBinary: '\u0001x\u0005yz' };
+  const listener: RequestListener = (request, response) => {
+    const format = new URL(request.url!, 'http://x').searchParams.get('default_format') as keyof typeof answers;
+    response.end(answers[format]);
+  };
+  const brokenOff = { kind: 'transient', message: 'The answer of ClickHouse broke off.' };
+  await against(listener, async (clickhouse) => {
+    await expect(clickhouse.rows('SELECT a')).rejects.toMatchObject(brokenOff);
+    const rows = clickhouse.binaryRows('SELECT a', {}, {}, (row) => row.text().toString());
+    await expect(rows).rejects.toMatchObject(brokenOff);
+  });
+});
+
 test('rows are whole wherever the pieces of an answer are cut', async () => {
   const text = Buffer.from('{"a":"é😀"}\n{"a":"b/c"}\n');
   const listener: RequestListener = async (request, response) => {

@@ -147,10 +147,10 @@ export class ClickHouse {
 
   /** Returns rows as objects. Whole numbers of 64 bits are strings, so that no digit is lost. */
   async rows<T>(sql: string, parameters: Parameters = {}, options: ReadOptions = {}): Promise<T[]> {
-    const { timeoutMs, ...limits } = readSettings(options);
+    const { timeoutMs, ...bounds } = readSettings(options);
     return await this.#attempt(always, timeoutMs, options.abortSignal, async (deadline) => {
       const rows: T[] = [];
-      await this.#reader.each<T>({ sql, parameters, ...limits }, deadline, (row) => rows.push(row));
+      await this.#reader.each<T>({ sql, parameters, ...bounds }, deadline, (row) => rows.push(row));
       return rows;
     });
   }
@@ -165,19 +165,19 @@ export class ClickHouse {
     options: ReadOptions,
     decode: (row: BinaryRow) => T,
   ): Promise<T[]> {
-    const { timeoutMs, ...limits } = readSettings(options);
+    const { timeoutMs, ...bounds } = readSettings(options);
     return await this.#attempt(always, timeoutMs, options.abortSignal, async (deadline) => {
       const rows: T[] = [];
-      await this.#reader.eachBinary({ sql, parameters, ...limits }, deadline, (row) => rows.push(decode(row)));
+      await this.#reader.eachBinary({ sql, parameters, ...bounds }, deadline, (row) => rows.push(decode(row)));
       return rows;
     });
   }
 
   /** Like `rows`, but passes on each row as it arrives. An error of `take` ends the read and is thrown. */
   async eachRow<T>(sql: string, parameters: Parameters, options: ReadOptions, take: (row: T) => void): Promise<void> {
-    const { timeoutMs, ...limits } = readSettings(options);
+    const { timeoutMs, ...bounds } = readSettings(options);
     await this.#attemptEach<T>(timeoutMs, options.abortSignal, take, (deadline, counted) =>
-      this.#reader.each<T>({ sql, parameters, ...limits }, deadline, counted),
+      this.#reader.each<T>({ sql, parameters, ...bounds }, deadline, counted),
     );
   }
 
@@ -189,9 +189,9 @@ export class ClickHouse {
     decode: (row: BinaryRow) => T,
     take: (row: T) => void,
   ): Promise<void> {
-    const { timeoutMs, ...limits } = readSettings(options);
+    const { timeoutMs, ...bounds } = readSettings(options);
     await this.#attemptEach<T>(timeoutMs, options.abortSignal, take, (deadline, counted) =>
-      this.#reader.eachBinary({ sql, parameters, ...limits }, deadline, (row) => counted(decode(row))),
+      this.#reader.eachBinary({ sql, parameters, ...bounds }, deadline, (row) => counted(decode(row))),
     );
   }
 

@@ -23,6 +23,12 @@ interface Query {
   bytesMax: number;
 }
 
+/** Receives the pieces of an answer. Both functions throw what ends the read. */
+interface Receiver {
+  add(piece: Buffer): void;
+  end(): void;
+}
+
 interface ReaderOptions {
   url: string;
   user: string;
@@ -58,10 +64,15 @@ export class ClickHouseReader {
 
   /** Like `each`, in RowBinary. `take` decodes a row, as the one of `BinaryRows`. */
   async eachBinary(query: Query, deadline: Deadline, take: (row: BinaryRow) => void): Promise<void> {
-    await this.#read(query, 'RowBinary', deadline, new BinaryRows(take));
+    const rows = new BinaryRows(take);
+    const add = (piece: Buffer) => rows.add(piece);
+    const end = () => {
+      if (!rows.isWhole) throw brokenOff();
+    };
+    await this.#read(query, 'RowBinary', deadline, { add, end });
   }
 
-  async #read(query: Query, format: string, deadline: Deadline, rows: Lines | BinaryRows): Promise<void> {
+  async #read(query: Query, format: string, deadline: Deadline, rows: Receiver): Promise<void> {
     const body = Buffer.from(query.sql);
     const { hostname, port, pathname } = this.#base;
     const options = {
@@ -109,7 +120,7 @@ export class ClickHouseReader {
   }
 }
 
-function readRows(answer: IncomingMessage, bytesMax: number, rows: Lines | BinaryRows): Promise<void> {
+function readRows(answer: IncomingMessage, bytesMax: number, rows: Receiver): Promise<void> {
   let bytes = 0;
   let turnEnd = turnBytes;
   return eachPiece(
@@ -124,10 +135,7 @@ function readRows(answer: IncomingMessage, bytesMax: number, rows: Lines | Binar
       answer.pause();
       systemScheduler.soon(() => answer.resume());
     },
-    () => {
-      if (rows instanceof Lines) rows.end();
-      else if (!rows.isWhole) throw brokenOff();
-    },
+    () => rows.end(),
   );
 }
 

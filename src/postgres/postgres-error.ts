@@ -71,7 +71,7 @@ export function isSlow(error: unknown): boolean {
  * True when a statement had no answer at its deadline: the server may be slow, or gone without closing its connections.
  */
 export function isSilent(error: unknown): boolean {
-  return codeOf(error) === undefined && /^Query read timeout/.test(messageOf(error));
+  return codeOf(error) === undefined && messageOf(error).startsWith(queryReadTimeout);
 }
 
 /** True for a serialization failure or a deadlock: a repetition may succeed. */

@@ -12,7 +12,7 @@ test('a URL of several hosts is one URL for each, with login, database and param
   expect(addressOf(url)).toBe('a:5433, b:5432, [::1]:5432');
 });
 
-test('any other URL stays as it is, but for the parameter that the driver does not know', () => {
+test('any other URL stays as it is, but for the parameters that Millrace ignores', () => {
   for (const url of ['postgres://u@a/db', 'postgres://a:1/db?a=b', 'socket:/run/pg?db=x', '/run/postgresql db']) {
     expect(serverUrls(url)).toEqual([url]);
   }

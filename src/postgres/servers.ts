@@ -24,15 +24,16 @@ const form = /^(postgres(?:ql)?:\/\/)((?:[^@/?]*@)?)([^/?]+)(\/[^?]*)?(\?.*)?$/i
 export function serverUrls(url: string): string[] {
   const [, scheme, login, hosts = '', path = '', query = ''] = form.exec(url) ?? [];
   const each = hosts.split(',').filter((host) => host !== '');
-  if (each.length < 2) return [withoutOwn(url)];
-  return each.map((host) => withoutOwn(`${scheme}${login}${host}${path}${query}`));
+  if (each.length < 2) return [withoutIgnored(url)];
+  return each.map((host) => withoutIgnored(`${scheme}${login}${host}${path}${query}`));
 }
 
 /**
- * Removes parameters. The driver does not know `target_session_attrs`: a writable server is always searched. Each
- * statement has a timeout of its own, and with `query_timeout` the driver would end some statements earlier.
+ * Removes parameters that Millrace ignores. The driver does not know `target_session_attrs`: a writable server is
+ * always searched. Each statement has a timeout of its own, and with `query_timeout` the driver would end some
+ * statements earlier.
  */
-function withoutOwn(url: string): string {
+function withoutIgnored(url: string): string {
   return ['target_session_attrs', 'query_timeout'].reduce((text, name) => {
     const pattern = new RegExp(`([?&])${name}=[^&]*(&|$)`, 'i');
     return text.replace(pattern, (_, before: string, after: string) => (after === '&' ? before : ''));
