@@ -10,6 +10,7 @@ import { type ClickHouseSettings, parseError } from '@clickhouse/client';
 import type { Deadline } from '../base/deadline.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { ClickHouseError } from './errors/clickhouse-error.ts';
+import { escaped, stringLiteral } from './literals.ts';
 import { type BinaryRow, BinaryRows } from './row-binary.ts';
 
 /** Values that are bound to a statement by name; an array becomes an array of strings or numbers. */
@@ -232,11 +233,5 @@ function answerTooLong(bytesMax: number): ClickHouseError {
 /** Escapes a value as in TabSeparated, the form of parameters in the HTTP interface. */
 function parameterText(value: Parameters[string]): string {
   if (!Array.isArray(value)) return typeof value === 'string' ? escaped(value) : String(value);
-  return `[${value.map((item) => (typeof item === 'string' ? `'${escaped(item).replaceAll("'", "\\'")}'` : item)).join(',')}]`;
-}
-
-const escapes: Record<string, string> = { '\\': '\\\\', '\t': '\\t', '\n': '\\n', '\r': '\\r', '\0': '\\0' };
-
-function escaped(text: string): string {
-  return text.replace(/[\\\t\n\r\0]/g, (character) => escapes[character]!);
+  return `[${value.map((item) => (typeof item === 'string' ? stringLiteral(item) : item)).join(',')}]`;
 }

@@ -1,6 +1,6 @@
 /**
- * Reads historical telemetry of one device, raw or aggregated (docs/rest.md#telemetry). One query for each read, with
- * every value bound. `FINAL` makes a read exact before the store has merged. A point's partition follows from its ts,
+ * Reads historical telemetry of one device, raw or aggregated (docs/rest.md#telemetry), with one query for each read.
+ * `FINAL` makes a read exact before the store has merged. A point's partition follows from its ts,
  * so partitions need not be merged with each other.
  */
 import { badRequest } from '../base/errors.ts';
@@ -8,6 +8,7 @@ import { limits } from '../base/limits.ts';
 import type { Reads } from '../clickhouse/client.ts';
 import { equalSumIf } from '../clickhouse/equal-sum.ts';
 import { shown } from '../clickhouse/erase-statements.ts';
+import { integerLiteral, stringLiteral } from '../clickhouse/literals.ts';
 import type { BinaryRow } from '../clickhouse/row-binary.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { bucketTs, type Range } from './buckets.ts';
@@ -44,12 +45,12 @@ export async function readHistory(
   take: (point: Point) => void,
 ): Promise<void> {
   const countRow = rowCount();
+  const pointsMax = integerLiteral(Math.min(limit, limits.historyRowsMax));
   const by = order === 'ASC' ? 'key, ts, seq, origin' : 'key, ts DESC, seq DESC, origin DESC';
   await readEachBinaryRow(
     clickhouse,
-    `SELECT key, ts, kind, num, int, text FROM telemetry FINAL ${condition(read)}
-     ORDER BY ${by} LIMIT {limit:UInt64} BY key LIMIT {rowsMax:UInt64} ${settings}`,
-    { ...bound(device, read), limit: Math.min(limit, limits.historyRowsMax), rowsMax: limits.historyRowsMax + 1 },
+    `SELECT key, ts, kind, num, int, text FROM telemetry FINAL ${condition(device, read)}
+     ORDER BY ${by} LIMIT ${pointsMax} BY key LIMIT ${limits.historyRowsMax + 1} ${settings}`,
     pointReader(),
     (point) => {
       countRow();
@@ -128,9 +129,9 @@ export async function readAggregate(
             countIf(kind = ${Kind.long}) AS longs, countIf(kind = ${Kind.double}) AS doubles,
             countIf(kind = ${Kind.boolean}) AS booleans, countIf(kind = ${Kind.string}) AS strings
             ${results[aggregation]}
-       FROM telemetry FINAL ${condition(read)}
-      GROUP BY key, bucket ORDER BY key, bucket LIMIT {rowsMax:UInt64} ${settings}`,
-    { ...bound(device, read), starts, rowsMax: limits.historyRowsMax + 1 },
+       FROM telemetry FINAL ${condition(device, read)}
+      GROUP BY key, bucket ORDER BY key, bucket LIMIT ${limits.historyRowsMax + 1} ${settings}`,
+    { starts },
     (row) => {
       countRow();
       const value = bucketValue(row, aggregation);
@@ -144,18 +145,14 @@ export async function readAggregate(
  * PREWHERE has the device alone, a column of the primary key: it keeps or leaves out all writes of a point. ClickHouse
  * does not move conditions there itself in a query with `FINAL`, and merges whole granules without it. A further
  * condition in PREWHERE is a further pass over the granules of each part: 12.6 instead of 10.3 ms of CPU for a day of a
- * device in twelve parts, with one thread. The index is searched by the conditions of WHERE as well.
+ * device in twelve parts, with one thread. The index is searched by the conditions of WHERE as well. The values are in
+ * the text, because the embedded engine sets parameters in a statement of their own.
  */
-function condition({ keys }: HistoryRead): string {
-  const ofKeys = keys ? 'AND key IN {keys:Array(String)}' : '';
-  return `PREWHERE device = {device:UInt64} WHERE ts >= {startTs:Int64} AND ts < {endTs:Int64} ${ofKeys} AND ${shown}`;
-}
-
-function bound(
-  device: number,
-  { startTs, endTs, keys, expiredBefore = startTs }: HistoryRead,
-): Record<string, unknown> {
-  return { device, startTs: Math.max(startTs, expiredBefore), endTs, ...(keys && { keys }) };
+function condition(device: number, { startTs, endTs, keys, expiredBefore = startTs }: HistoryRead): string {
+  const from = integerLiteral(Math.max(startTs, expiredBefore));
+  const ofKeys = keys ? `AND key IN (${keys.map(stringLiteral).join(', ')})` : '';
+  return `PREWHERE device = ${integerLiteral(device)}
+    WHERE ts >= ${from} AND ts < ${integerLiteral(endTs)} ${ofKeys} AND ${shown}`;
 }
 
 const sums = `, toString(sumIf(toInt128(int), kind = ${Kind.long})) AS longResult,
