@@ -128,13 +128,18 @@ export class Engine {
    */
   async close(): Promise<void> {
     try {
-      await this.#order('SYSTEM STOP MERGES');
+      await this.stopMerges();
     } finally {
       this.#isClosed = true;
       if (this.#spare) this.#native.CloseConnection(this.#spare);
       for (const { connection } of this.#kept.splice(0)) this.#native.CloseConnection(connection);
       this.#native.CloseConnection(this.#anchor);
     }
+  }
+
+  /** Also ends the merges that run. */
+  async stopMerges(): Promise<void> {
+    await this.#order('SYSTEM STOP MERGES');
   }
 
   async #order(sql: string): Promise<void> {

@@ -10,6 +10,7 @@ import { messageOf, StartError } from '../../base/errors.ts';
 import { createLog, type Log } from '../../base/log.ts';
 import { startedTicksOf } from '../../base/process-file.ts';
 import { BodyFiles } from './body.ts';
+import { CalmMerges } from './calm-merges.ts';
 import { attachDetached, readPartsOnDisk } from './detached.ts';
 import { Engine } from './engine.ts';
 import { createHttpServer } from './http.ts';
@@ -81,6 +82,8 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     throw new StartError(`The embedded ClickHouse cannot listen on 127.0.0.1:${settings.port}: ${messageOf(error)}.`);
   }
 
+  const calmMerges = new CalmMerges({ engine, nice: settings.nice, log });
+  calmMerges.begin();
   let stopping = false;
   const stop = async (drainMsMax: number, exitCode = 0): Promise<void> => {
     if (stopping) return;
@@ -94,7 +97,7 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     await idle(slots, killMsMax, () => {});
     files.close();
     // Closing the engine under a running statement would abort it; its parts are on disk either way.
-    if (slots.running === 0) {
+    if (slots.running === 0 && (await calmMerges.end(killMsMax))) {
       await engine.close().catch((error) => log.warn('clickhouse_merges_run_on', { reason: messageOf(error) }));
     }
     process.exit(exitCode);
