@@ -38,8 +38,11 @@ const restartSecondsMax = 5;
 const partsMax = 10;
 const watchMs = 100;
 const drainMsMax = 600_000;
-/** Seconds without a merge after which merges have ended. */
-const stillSeconds = 5;
+/**
+ * Seconds without a merge after which merges have ended: the embedded engine merges whole partitions once it had little
+ * to do for half a minute.
+ */
+const stillSeconds = 75;
 /** Devices that are counted in one query. */
 const countedDevices = 50_000;
 const copiedMsMax = 600_000;

@@ -39,7 +39,7 @@ test('points through gateways are stored, read, reported and deleted exactly, an
     samples: 20,
     deletes: 2,
     settleSeconds: 0,
-    mergeSeconds: 30,
+    mergeSeconds: 5,
     targets: 0,
   });
   expect(output).toContain('every point of every device, once');
