@@ -1,9 +1,9 @@
 /**
  * `npm test` runs three groups: `unit` needs nothing but the source, `engine` talks to one engine that is started once
  * for the whole run, `own-engine` starts, kills and restarts its own; eight minutes on two cores are the budget.
- * `npm run test:long` runs what takes minutes, because a file starts many processes or waits for long faults (`long`),
- * fifty lost hosts for each level of acknowledgement (`long-hosts`), and calls of the API with every invalid input
- * (`long-engine`).
+ * `npm run test:long` runs what takes minutes, because a file starts many processes or waits for long faults, and more
+ * worlds (`long`), fifty lost hosts for each level of acknowledgement (`long-hosts`), and calls of the API with every
+ * invalid input (`long-engine`).
  */
 import { defineConfig } from 'vitest/config';
 
@@ -94,8 +94,9 @@ export default defineConfig({
         extends: true,
         test: {
           name: 'long',
-          include: ['test/long/**/*.test.ts'],
+          include: ['test/long/**/*.test.ts', 'test/world/world.test.ts'],
           globalSetup: ['test/harness/own-engine-setup.ts'],
+          env: { WORLD_SEEDS: '101-400' },
           maxWorkers: 3,
           sequence: { groupOrder: 3 },
           retry: 1,
