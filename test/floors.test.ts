@@ -38,7 +38,7 @@ const floors: string[][] = [
 
 /** The folders of a room, from the ground up; the room's own files are above them. */
 const innerFloors: Record<string, string[]> = {
-  clickhouse: ['errors', 'inserts', 'embedded'],
+  clickhouse: ['errors', 'sql', 'inserts', 'embedded'],
   device: ['model', 'sql', 'list', 'table', 'known'],
   instance: ['lifecycle', 'host', 'clock', 'health', 'journals', 'stores', 'membership', 'processes', 'operators'],
   mqtt: ['wire', 'packets', 'session', 'topics', 'sign-in', 'transport', 'flow', 'outgoing', 'incoming'],

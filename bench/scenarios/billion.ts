@@ -39,8 +39,8 @@ const partsMax = 10;
 const watchMs = 100;
 const drainMsMax = 600_000;
 /**
- * Seconds without a merge after which merges have ended: the embedded engine merges whole partitions once it had little
- * to do for half a minute.
+ * Seconds without a merge after which merges have ended. The embedded engine checks every 30 s whether it was calm: the
+ * first check may see the CPU of the last merge, and the second one begins the next merge.
  */
 const stillSeconds = 75;
 /** Devices that are counted in one query. */
@@ -163,8 +163,9 @@ async function mergesEnded(engine: Engine, msMax: number): Promise<void> {
   const began = performance.now();
   const view = new WaitView('waiting until merges have ended');
   let running = 0;
+  let still = 0;
   try {
-    for (let still = 0; still < stillSeconds && performance.now() - began < msMax; still += 1) {
+    for (; still < stillSeconds && performance.now() - began < msMax; still += 1) {
       running = await count(engine, 'SELECT count() FROM system.merges');
       if (running > 0) still = -1;
       view.note(`${running} merges`, { leastSeconds: 0, mostSeconds: (began + msMax - performance.now()) / 1000 });
@@ -177,7 +178,8 @@ async function mergesEnded(engine: Engine, msMax: number): Promise<void> {
     count(engine, `SELECT count() FROM system.parts WHERE active AND database = 'millrace' AND table = '${name}'`);
   const [days, latest] = [await parts('telemetry'), await parts('latest')];
   const seconds = figure((performance.now() - began) / 1000);
-  const state = running > 0 ? `${running} merges still run` : 'merges have ended';
+  const unended = running > 0 ? `${running} merges still run` : 'the next merge may begin';
+  const state = still >= stillSeconds ? 'merges have ended' : unended;
   say(`\n${seconds} s later ${state}: ${days} parts of telemetry, ${latest} of latest values`);
 }
 

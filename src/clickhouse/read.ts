@@ -10,8 +10,8 @@ import { type ClickHouseSettings, parseError } from '@clickhouse/client';
 import type { Deadline } from '../base/deadline.ts';
 import { systemScheduler } from '../base/scheduler.ts';
 import { ClickHouseError } from './errors/clickhouse-error.ts';
-import { escaped, stringLiteral } from './literals.ts';
 import { type BinaryRow, BinaryRows } from './row-binary.ts';
+import { escaped, stringLiteral } from './sql/literals.ts';
 
 /** Values that are bound to a statement by name; an array becomes an array of strings or numbers. */
 export type Parameters = Record<string, string | number | bigint | string[] | number[]>;

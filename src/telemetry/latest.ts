@@ -11,9 +11,9 @@ import {
   newestRowsQuery,
   newestRowsSettings,
 } from '../clickhouse/latest-rows.ts';
-import { integerLiteral } from '../clickhouse/literals.ts';
 import type { BinaryRow } from '../clickhouse/row-binary.ts';
 import type { ShardReads } from '../clickhouse/shards.ts';
+import { integerLiteral } from '../clickhouse/sql/literals.ts';
 import type { TypedValue } from '../value/typed.ts';
 import { latestPointsOf } from './latest-records.ts';
 

@@ -8,8 +8,8 @@ import { limits } from '../base/limits.ts';
 import type { Reads } from '../clickhouse/client.ts';
 import { equalSumIf } from '../clickhouse/equal-sum.ts';
 import { shown } from '../clickhouse/erase-statements.ts';
-import { integerLiteral, stringLiteral } from '../clickhouse/literals.ts';
 import type { BinaryRow } from '../clickhouse/row-binary.ts';
+import { integerLiteral, stringLiteral } from '../clickhouse/sql/literals.ts';
 import { Kind, type TypedValue } from '../value/typed.ts';
 import { bucketTs, type Range } from './buckets.ts';
 import { olderAnalyzer, type Point, readEachBinaryRow, readEachRow } from './latest.ts';
@@ -146,7 +146,7 @@ export async function readAggregate(
  * does not move conditions there itself in a query with `FINAL`, and merges whole granules without it. A further
  * condition in PREWHERE is a further pass over the granules of each part: 12.6 instead of 10.3 ms of CPU for a day of a
  * device in twelve parts, with one thread. The index is searched by the conditions of WHERE as well. The values are in
- * the text, because the embedded engine sets parameters in a statement of their own.
+ * the statement, because the embedded engine sets parameters in a statement of their own.
  */
 function condition(device: number, { startTs, endTs, keys, expiredBefore = startTs }: HistoryRead): string {
   const from = integerLiteral(Math.max(startTs, expiredBefore));

@@ -25,13 +25,15 @@ beforeEach(async () => {
 
 const ask = (sql: string) => embedded.ask(sql);
 
-function calmMerges(): CalmMerges {
-  const run = async ({ sql, defaultFormat }: Run) => {
-    const body = new TextEncoder().encode(await ask(defaultFormat === 'Null' ? sql : `${sql} FORMAT ${defaultFormat}`));
+function calmMerges(freeDiskBytesMin = 0): CalmMerges {
+  const run = async ({ sql, settings, defaultFormat }: Run) => {
+    const own = [...settings].map(([name, value]) => `${name} = ${value}`).join(', ');
+    const sent = defaultFormat === 'Null' ? `${sql} SETTINGS ${own}` : `${sql} FORMAT ${defaultFormat}`;
+    const body = new TextEncoder().encode(await ask(sent));
     return { body, elapsedSeconds: 0, rowsRead: 0, bytesRead: 0 };
   };
   const stopMerges = async () => void (await ask('SYSTEM STOP MERGES'));
-  const deps = { engine: { run, stopMerges }, nice: 10, log: silentLog };
+  const deps = { engine: { run, stopMerges }, nice: 10, freeDiskBytesMin, log: silentLog };
   return new CalmMerges({ ...deps, cpuMs: () => cpuMs, monotonic: () => now });
 }
 
@@ -39,7 +41,7 @@ function calmMerges(): CalmMerges {
 async function pass(merges: CalmMerges, share: number): Promise<void> {
   now += 30_000;
   cpuMs += share * 30_000;
-  await merges.look();
+  await merges.check();
 }
 
 async function insert(parts: number, rows: number, day = 1): Promise<void> {
@@ -84,16 +86,26 @@ test('a large part is merged again only with half as many rows as it has, and fe
   expect(await partsOf(1)).toBe(3);
 });
 
-test('a merge that fails is tried again, after ten minutes', async () => {
-  await insert(4, 100);
+test('a partition whose merge fails is left alone for ten minutes, and others are merged meanwhile', async () => {
+  await insert(6, 100);
+  await ask('DROP TABLE IF EXISTS mill.other SYNC');
+  await ask(`CREATE TABLE mill.other AS mill.day`);
+  for (let part = 0; part < 4; part += 1) await ask('INSERT INTO mill.other VALUES (1, 1)');
   await ask('SYSTEM STOP MERGES mill.day');
   const merges = calmMerges();
   await pass(merges, 0.01);
   await ask('SYSTEM START MERGES mill.day');
+  for (let half = 0; half < 19; half += 1) await pass(merges, 0.01);
+  expect(await ask("SELECT count() FROM system.parts WHERE active AND table = 'other'")).toBe('1');
+  expect(await partsOf(1)).toBe(6);
   await pass(merges, 0.01);
-  expect(await partsOf(1)).toBe(4);
-  for (let half = 0; half < 20; half += 1) await pass(merges, 0.01);
   expect(await partsOf(1)).toBe(1);
+});
+
+test('nothing is merged while the disk lacks the space for it', async () => {
+  await insert(4, 100);
+  await pass(calmMerges(2 ** 60), 0.01);
+  expect(await partsOf(1)).toBe(4);
 });
 
 test('the end of the engine ends a merge that runs, and no other one begins', async () => {

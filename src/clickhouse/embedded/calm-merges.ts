@@ -1,17 +1,22 @@
 /**
- * Merges all parts of a partition into one while the engine has little to do, because a read of one device reads from
- * each part. ClickHouse itself leaves up to four parts of each size, and makes one part of a partition only when an
- * hour has passed since its last insert. By measurement (41 million points, 9 parts of one day): the merge took 0.5 us
- * of CPU a point, and a day of a device p50 13.2 instead of 17.0 ms.
+ * Merges all parts of a partition into one while the engine is calm, because a read of one device reads from each part.
+ * ClickHouse itself leaves up to four parts of each size. It makes one part of a partition only when an hour has passed
+ * since the last insert. By measurement (41 million points, 9 parts of one day): the merge took 0.5 us of CPU a point,
+ * and a day of a device p50 13.2 instead of 17.0 ms.
  */
 import { messageOf } from '../../base/errors.ts';
 import type { Log } from '../../base/log.ts';
-import { type Engine, identifier, literal, ownRun } from './engine.ts';
+import { serverCodes } from '../errors/server-codes.ts';
+import { identifier, stringLiteral } from '../sql/literals.ts';
+import { type Engine, ownRun } from './engine.ts';
+import { Exception } from './exception.ts';
 
 interface CalmMergesDeps {
   engine: Pick<Engine, 'run' | 'stopMerges'>;
   /** The nice value of merges. */
   nice: number;
+  /** Free bytes of the disk that no merge may use. */
+  freeDiskBytesMin: number;
   log: Log;
   /** Returns milliseconds of CPU that the engine has taken. */
   cpuMs?: () => number;
@@ -21,76 +26,92 @@ interface CalmMergesDeps {
 interface Candidate {
   database: string;
   table: string;
-  /** The partition. */
-  id: string;
-  /** Digits of 64 bits. */
-  parts: string;
-  merged: string;
+  partition: string;
+  parts: number;
+  mergedRows: number;
 }
 
-const lookMs = 30_000;
-/** Share of a core below which the engine is calm, since the last look. */
-const calmShare = 0.2;
+const checkMs = 30_000;
+/** The engine is calm when it took less than this share of a core since the last check. */
+const calmShare = 0.1;
 const partsMin = 4;
-/** A larger part would have a file for each column (`min_bytes_for_wide_part`), which costs a read more. */
-const bytesMax = 4 * 1024 ** 3;
-/** After a failure, for example without space on the disk, so long no merge is begun. */
+/** A merge of more rows would take longer than ten minutes. Nothing but a stop of the engine ends it earlier. */
+const rowsMax = 1_200_000_000;
+/** A partition whose merge failed is left alone for this time. */
 const afterFailureMs = 600_000;
+/** Shorter merges are not worth a line of the log. */
+const loggedMsMin = 1_000;
 
 /**
- * A partition is merged again only when it has half as much beside its largest part: so all of these merges together
- * write three rows for each row, however often the engine is calm. The partition with the most parts comes first.
+ * Returns the query of the partitions to merge; the one with the most parts comes first. A partition is merged again
+ * only when it has half as many rows beside its largest part. So all of these merges together write at most three rows
+ * for each row, however often the engine is calm.
  */
-const candidateQuery = `
-  SELECT database, table, partition_id AS id, count() AS parts, sum(rows) AS merged
+function candidatesQuery(freeDiskBytesMin: number): string {
+  return `
+  SELECT database, table, partition_id AS partition, toUInt32(count()) AS parts, toFloat64(sum(rows)) AS mergedRows
     FROM system.parts
    WHERE active AND database != 'system' AND (SELECT count() FROM system.merges) = 0
      AND (database, table) NOT IN (SELECT database, table FROM system.mutations WHERE NOT is_done)
-   GROUP BY database, table, id
-  HAVING parts >= ${partsMin} AND 2 * sum(rows) >= 3 * max(rows) AND sum(bytes_on_disk) <= ${bytesMax}
-   ORDER BY parts DESC LIMIT 1`;
+   GROUP BY database, table, partition_id
+  HAVING count() >= ${partsMin} AND 2 * sum(rows) >= 3 * max(rows) AND sum(rows) <= ${rowsMax}
+     AND 2 * sum(bytes_on_disk) + ${freeDiskBytesMin} <= (SELECT min(unreserved_space) FROM system.disks)
+   ORDER BY count() DESC`;
+}
 
 export class CalmMerges {
   readonly #engine: Pick<Engine, 'run' | 'stopMerges'>;
   readonly #nice: number;
+  readonly #freeDiskBytesMin: number;
   readonly #log: Log;
   readonly #cpuMs: () => number;
   readonly #monotonic: () => number;
+  /** The name of a partition whose merge failed → when. */
+  readonly #failedAt = new Map<string, number>();
   #timer: NodeJS.Timeout | undefined;
-  #before: { at: number; cpuMs: number };
-  #pausedUntil = Number.NEGATIVE_INFINITY;
-  #hasEnded = false;
+  #last: { at: number; cpuMs: number };
+  #isStopped = false;
   #running: Promise<void> | undefined;
 
-  constructor({ engine, nice, log, cpuMs = cpuMsOfProcess, monotonic = () => performance.now() }: CalmMergesDeps) {
+  constructor(deps: CalmMergesDeps) {
+    const { engine, nice, freeDiskBytesMin, log, cpuMs = cpuMsOfProcess, monotonic = () => performance.now() } = deps;
     this.#engine = engine;
     this.#nice = nice;
+    this.#freeDiskBytesMin = freeDiskBytesMin;
     this.#log = log;
     this.#cpuMs = cpuMs;
     this.#monotonic = monotonic;
-    this.#before = this.#now();
+    this.#last = this.#now();
   }
 
   begin(): void {
-    this.#timer = setInterval(() => void this.look(), lookMs);
+    this.#timer = setInterval(() => void this.check(), checkMs);
   }
 
-  /** Begins a merge when the engine was calm since the last look. Resolves at the end of the merge. */
-  async look(): Promise<void> {
-    const before = this.#before;
+  /** Begins a merge when the engine was calm since the last check. Resolves at the end of the merge. */
+  async check(): Promise<void> {
+    const last = this.#last;
     const now = this.#now();
-    this.#before = now;
-    const isCalm = now.cpuMs - before.cpuMs < calmShare * (now.at - before.at);
-    if (!isCalm || this.#hasEnded || this.#running || now.at < this.#pausedUntil) return;
-    this.#running = this.#merge();
+    this.#last = now;
+    const isCalm = now.cpuMs - last.cpuMs < calmShare * (now.at - last.at);
+    if (!isCalm || this.#isStopped || this.#running) return;
+    this.#running = this.#mergeOne();
     await this.#running;
     this.#running = undefined;
   }
 
-  /** Ends a merge that runs, whose sources stay as they are. Returns false when it has not ended within the time. */
-  async end(waitMsMax: number): Promise<boolean> {
+  /** Begins no further merge. */
+  stop(): void {
     clearInterval(this.#timer);
-    this.#hasEnded = true;
+    this.#isStopped = true;
+  }
+
+  /**
+   * Ends the merge that runs, whose sources stay as they are. Returns false when the merge has not ended within the
+   * time.
+   */
+  async end(waitMsMax: number): Promise<boolean> {
+    this.stop();
     const running = this.#running;
     if (!running) return true;
     let timer: NodeJS.Timeout | undefined;
@@ -106,35 +127,61 @@ export class CalmMerges {
     return isEnded;
   }
 
-  async #merge(): Promise<void> {
-    const beganAt = this.#monotonic();
+  async #mergeOne(): Promise<void> {
     try {
-      const { body } = await this.#engine.run(ownRun(candidateQuery, 'JSONEachRow'));
-      const [line = ''] = new TextDecoder().decode(body).split('\n');
-      if (line === '' || this.#hasEnded) return;
-      const { database, table, id, parts, merged } = JSON.parse(line) as Candidate;
-      const name = `${identifier(database)}.${identifier(table)}`;
+      const { body } = await this.#engine.run(ownRun(candidatesQuery(this.#freeDiskBytesMin), 'JSONEachRow'));
+      const lines = new TextDecoder().decode(body).split('\n');
+      const candidates = lines.filter((line) => line !== '').map((line) => JSON.parse(line) as Candidate);
+      const next = candidates.find((candidate) => !this.#hasFailed(nameOf(candidate)));
+      if (next && !this.#isStopped) await this.#merge(next);
+    } catch (error) {
+      this.#log.warn('clickhouse_calm_merges_unknown', { reason: messageOf(error) });
+    }
+  }
+
+  async #merge(candidate: Candidate): Promise<void> {
+    const { parts, mergedRows: rows } = candidate;
+    const partition = nameOf(candidate);
+    const { at } = this.#now();
+    try {
       await this.#engine.run({
-        ...ownRun(`OPTIMIZE TABLE ${name} PARTITION ID ${literal(id)} FINAL`, 'Null'),
-        settings: new Map([['os_threads_nice_value_query', String(this.#nice)]]),
-      });
-      const ms = Math.round(this.#monotonic() - beganAt);
-      this.#log.info('clickhouse_partition_merged', {
-        table,
-        partition: id,
-        parts: Number(parts),
-        rows: Number(merged),
-        ms,
+        ...ownRun(mergeStatement(candidate), 'Null'),
+        settings: new Map([
+          ['os_threads_nice_value_query', String(this.#nice)],
+          // Without this setting a merge that cannot begin is no error.
+          ['optimize_throw_if_noop', '1'],
+        ]),
       });
     } catch (error) {
-      this.#pausedUntil = this.#monotonic() + afterFailureMs;
-      if (!this.#hasEnded) this.#log.warn('clickhouse_partition_unmerged', { reason: messageOf(error) });
+      this.#failedAt.set(partition, this.#monotonic());
+      const level = error instanceof Exception && error.code === serverCodes.aborted ? 'debug' : 'warn';
+      this.#log[level]('clickhouse_calm_merge_failed', { partition, reason: messageOf(error) });
+      return;
     }
+    const ms = Math.round(this.#monotonic() - at);
+    const level = ms < loggedMsMin ? 'debug' : 'info';
+    this.#log[level]('clickhouse_calm_merge', { partition, parts, rows, ms });
+  }
+
+  #hasFailed(partition: string): boolean {
+    const at = this.#failedAt.get(partition);
+    if (at === undefined) return false;
+    if (this.#monotonic() - at < afterFailureMs) return true;
+    this.#failedAt.delete(partition);
+    return false;
   }
 
   #now(): { at: number; cpuMs: number } {
     return { at: this.#monotonic(), cpuMs: this.#cpuMs() };
   }
+}
+
+function nameOf({ database, table, partition }: Candidate): string {
+  return `${database}.${table} ${partition}`;
+}
+
+function mergeStatement({ database, table, partition }: Candidate): string {
+  return `OPTIMIZE TABLE ${identifier(database)}.${identifier(table)} PARTITION ID ${stringLiteral(partition)} FINAL`;
 }
 
 function cpuMsOfProcess(): number {

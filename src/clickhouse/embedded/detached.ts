@@ -13,7 +13,8 @@ import { readdir, rename, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import type { Log } from '../../base/log.ts';
 import { serverCodes } from '../errors/server-codes.ts';
-import { type Engine, identifier, literal, ownRun } from './engine.ts';
+import { identifier, stringLiteral } from '../sql/literals.ts';
+import { type Engine, ownRun } from './engine.ts';
 import { exceptionFrom } from './exception.ts';
 import { type PartName, partsIn, readPartName, replaces } from './rolled-back-parts.ts';
 import { tableDirectories } from './table-files.ts';
@@ -115,7 +116,10 @@ export async function attachDetached(engine: Pick<Engine, 'run'>, log: Log, onDi
     }
     if (whole !== path) await rename(path, whole);
     try {
-      await run(engine, `ALTER TABLE ${identifier(database)}.${identifier(table)} ATTACH PART ${literal(part.name)}`);
+      await run(
+        engine,
+        `ALTER TABLE ${identifier(database)}.${identifier(table)} ATTACH PART ${stringLiteral(part.name)}`,
+      );
       log.warn('part_attached', { database, table, part: part.name });
     } catch (error) {
       const { code, message } = exceptionFrom(error);

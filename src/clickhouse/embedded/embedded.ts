@@ -28,6 +28,8 @@ export interface EmbeddedClickHouseDeps {
   freeDiskBytesMin: number;
   sessions: number;
   nice: number;
+  /** As in `EmbeddedServerSettings`; default false. */
+  mergesWhenCalm?: boolean;
   /** Milliseconds that running statements may take after a stop. */
   drainMsMax?: number;
   /** Holds the process file. */
@@ -105,8 +107,8 @@ const inherited = Object.fromEntries(
 );
 
 function spawnServer(deps: EmbeddedClickHouseDeps): ChildProcess {
-  const { dir, port, password, memoryBytesMax, freeDiskBytesMin, sessions, nice, drainMsMax, logLevel, serverFile } =
-    deps;
+  const { dir, port, password, memoryBytesMax, freeDiskBytesMin, sessions, nice, mergesWhenCalm = false } = deps;
+  const { drainMsMax = drainMsDefault, logLevel = 'info', serverFile } = deps;
   const settings: EmbeddedServerSettings = {
     dir,
     port,
@@ -116,8 +118,9 @@ function spawnServer(deps: EmbeddedClickHouseDeps): ChildProcess {
     freeDiskBytesMin,
     sessions,
     nice,
-    drainMsMax: drainMsMax ?? drainMsDefault,
-    logLevel: logLevel ?? 'info',
+    mergesWhenCalm,
+    drainMsMax,
+    logLevel,
   };
   const file = serverFile ?? fileURLToPath(new URL('./server.js', import.meta.url));
   return fork(file, [], {
@@ -125,8 +128,8 @@ function spawnServer(deps: EmbeddedClickHouseDeps): ChildProcess {
     env: {
       ...inherited,
       [settingsVariable]: JSON.stringify(settings),
-      // Each running statement occupies a thread of libuv's pool; kills and name lookups need some more.
-      UV_THREADPOOL_SIZE: String(sessions + 4),
+      // Each running statement occupies a thread of libuv's pool; a calm merge, kills and name lookups need some more.
+      UV_THREADPOOL_SIZE: String(sessions + 5),
     },
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
   });

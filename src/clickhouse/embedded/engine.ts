@@ -6,6 +6,7 @@
  */
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
+import { identifier, stringLiteral } from '../sql/literals.ts';
 import { Exception, exceptionFrom } from './exception.ts';
 
 /** The addon below chdb's `Session`. Its `close` waits until no query of any session runs: under load, never. */
@@ -117,7 +118,7 @@ export class Engine {
 
   /** Requests the statement with this tag to stop, without waiting: with SYNC the request itself may hang. */
   async kill(tag: string): Promise<void> {
-    const isTagged = `Settings['log_comment'] = ${literal(tag)} OR startsWith(query, ${literal(comment(tag))})`;
+    const isTagged = `Settings['log_comment'] = ${stringLiteral(tag)} OR startsWith(query, ${stringLiteral(comment(tag))})`;
     await this.#order(`KILL QUERY WHERE ${isTagged} ASYNC`);
   }
 
@@ -179,7 +180,7 @@ function sessionOf({ database, settings, parameters }: Run): string {
 /** Returns the statements that give a new connection the settings, parameters and database of the request. */
 function prologue(run: Run): string {
   const { settings, database } = run;
-  const ofSettings = [...settings].map(([name, value]) => `${checkedName(name)} = ${literal(value)}`);
+  const ofSettings = [...settings].map(([name, value]) => `${checkedName(name)} = ${stringLiteral(value)}`);
   const set = assignmentsOf(run, ofSettings);
   return database === '' ? set : `USE ${identifier(database)}; ${set}`;
 }
@@ -202,20 +203,12 @@ function comment(tag: string): string {
 function assignmentsOf(run: Run, others: string[]): string {
   const { parameters, tag } = run;
   const assignments = [...others];
-  for (const [name, value] of parameters) assignments.push(`param_${checkedName(name)} = ${literal(value)}`);
-  if (tag !== '' && !isTaggedByComment(run)) assignments.push(`log_comment = ${literal(tag)}`);
+  for (const [name, value] of parameters) assignments.push(`param_${checkedName(name)} = ${stringLiteral(value)}`);
+  if (tag !== '' && !isTaggedByComment(run)) assignments.push(`log_comment = ${stringLiteral(tag)}`);
   return assignments.length > 0 ? `SET ${assignments.join(', ')}; ` : '';
 }
 
 function checkedName(name: string): string {
   if (/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) return name;
   throw new Exception(115, 'UNKNOWN_SETTING', `Unknown setting '${name}'.`);
-}
-
-export function literal(value: string): string {
-  return `'${value.replace(/[\\']/g, '\\$&')}'`;
-}
-
-export function identifier(name: string): string {
-  return `\`${name.replace(/[\\`]/g, '\\$&')}\``;
 }

@@ -82,12 +82,13 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     throw new StartError(`The embedded ClickHouse cannot listen on 127.0.0.1:${settings.port}: ${messageOf(error)}.`);
   }
 
-  const calmMerges = new CalmMerges({ engine, nice: settings.nice, log });
-  calmMerges.begin();
+  const calmMerges = new CalmMerges({ engine, nice: settings.nice, freeDiskBytesMin: settings.freeDiskBytesMin, log });
+  if (settings.mergesWhenCalm) calmMerges.begin();
   let stopping = false;
   const stop = async (drainMsMax: number, exitCode = 0): Promise<void> => {
     if (stopping) return;
     stopping = true;
+    calmMerges.stop();
     clearInterval(merges);
     server.close();
     server.closeIdleConnections();

@@ -15,6 +15,8 @@ export interface EmbeddedServerSettings {
   /** The number of statements that may run at once. */
   sessions: number;
   nice: number;
+  /** True: whole partitions are merged while the engine is calm (`calm-merges.ts`). */
+  mergesWhenCalm: boolean;
   /** Milliseconds that running statements may take once the server stops. */
   drainMsMax: number;
   logLevel: 'trace' | 'debug' | 'info' | 'warn' | 'error';

@@ -13,6 +13,8 @@ export const serverCodes = {
   tooManySimultaneousQueries: 202,
   socketTimeout: 209,
   queryIsTooLarge: 229,
+  /** The code of a merge that was stopped, or whose partition was dropped. */
+  aborted: 236,
   memoryLimitExceeded: 241,
   notEnoughSpace: 243,
   tooManyParts: 252,

@@ -249,6 +249,7 @@ function clickHouseStarter({ config, data, secrets, log }: Deps, port: number): 
       freeDiskBytesMin: config.ingest.journal.freeDiskBytesMin,
       sessions,
       nice,
+      mergesWhenCalm: true,
       runDir: data.runPath,
       log,
     });

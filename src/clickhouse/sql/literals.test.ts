@@ -1,6 +1,6 @@
 import * as fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type SharedClickHouse, shareTestClickHouse } from '../../test/harness/clickhouse-server.ts';
+import { type SharedClickHouse, shareTestClickHouse } from '../../../test/harness/clickhouse-server.ts';
 import { integerLiteral, stringLiteral } from './literals.ts';
 
 let shared: SharedClickHouse;
