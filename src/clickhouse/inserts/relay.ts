@@ -104,7 +104,9 @@ class Relay {
 
   async answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const gone = new AbortController();
-    response.on('close', () => gone.abort());
+    response.on('close', () => {
+      if (!response.writableFinished) gone.abort();
+    });
     response.on('error', () => gone.abort());
     let ownBytes = 0;
     const hold = (bytes: number): void => {
