@@ -6,10 +6,14 @@ import { ReportClient } from '../load/rest/reports.ts';
 import type { DayPlan } from './plan.ts';
 
 /**
- * Calls before the measured ones. They connect, and V8 compiles what a call runs: the first 150 latest values after a
- * start took 6.7 ms (p50), those after the 1 000th 4.8. A service has such calls behind it.
+ * Calls to each worker before the measured ones. V8 compiles what a call runs: the first 150 latest values after a
+ * start took 6.7 ms (p50), those after the 1 000th 4.8. A service has made such calls.
  */
 const warmupCalls = 1_000;
+/** Calls before the measured ones for each measured one, at most. */
+const warmupCallsOfSample = 10;
+/** Connections for each worker before the measured calls. The kernel spreads them, so each worker has some. */
+const warmupConnections = 4;
 
 /** A device by its number in the plan. */
 export interface KnownDevice {
@@ -28,7 +32,7 @@ export async function measureReads(
   apiKey: string,
   plan: DayPlan,
   known: KnownDevice[],
-  samples: number,
+  { samples, workers }: { samples: number; workers: number },
 ): Promise<ReadResult[]> {
   const drawn = () => known[Math.floor(Math.random() * known.length)]!;
   const kinds = [
@@ -41,13 +45,13 @@ export async function measureReads(
   ];
   const results: ReadResult[] = [];
   for (const { name, call } of kinds) {
-    const calls = (count: number) => {
+    const calls = (count: number, connections: number) => {
       const callOf = (n: number) => (n < count ? call() : undefined);
-      const order = { port: engine.port, connections: 1, rate: 0, warmupSeconds: 0, seconds: Number.POSITIVE_INFINITY };
+      const order = { port: engine.port, connections, rate: 0, warmupSeconds: 0, seconds: Number.POSITIVE_INFINITY };
       return makeCalls({ ...order, callOf });
     };
-    await calls(Math.min(warmupCalls, samples));
-    results.push({ name, ...judged(await calls(samples)) });
+    await calls(Math.min(warmupCalls * workers, warmupCallsOfSample * samples), warmupConnections * workers);
+    results.push({ name, ...judged(await calls(samples, 1)) });
   }
   return results;
 }

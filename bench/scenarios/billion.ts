@@ -66,6 +66,7 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
   const workers = billion.workers || availableParallelism();
   const env = { LOG_LEVEL: 'warn', REPORT_TIMEOUT_MS: '600000' };
   const engine = await startEngine({ workers, reports: true, env });
+  const sampled = { samples: billion.samples, workers };
   try {
     await createFleet(engine.api, gatewayPrefix, plan.gateways, () => ({ additionalInfo: { gateway: true } }));
     say(
@@ -85,10 +86,10 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
     const apiKey = await engine.api.createKey();
     const known = await knownDevices(engine, plan, billion);
     const doomed = known.splice(0, 2 * billion.deletes);
-    const readsBefore = await measureReads(engine, apiKey, plan, known, billion.samples);
+    const readsBefore = await measureReads(engine, apiKey, plan, known, sampled);
     tellReads(readsBefore, ', right after the load');
     await mergesEnded(engine, billion.mergeSeconds * 1000);
-    const reads = await measureReads(engine, apiKey, plan, known, billion.samples);
+    const reads = await measureReads(engine, apiKey, plan, known, sampled);
     tellReads(reads, '');
     const copied = `SELECT count() FROM device_metadata FINAL WHERE name LIKE 'billion-%'`;
     await eventually(async () => (await count(engine, copied)) >= plan.devices, copiedMsMax, 500);
@@ -106,7 +107,7 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
       readySeconds: (performance.now() - startedAt) / 1000,
     };
     await mergesEnded(engine, billion.mergeSeconds * 1000);
-    const readsAfter = await measureReads(engine, apiKey, plan, known, billion.samples);
+    const readsAfter = await measureReads(engine, apiKey, plan, known, sampled);
     const left = await countAll(engine, plan);
     const isLeft = left.points === plan.points - deletes.points && left.wholeDevices === plan.devices - doomed.length;
 

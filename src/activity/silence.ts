@@ -124,11 +124,14 @@ export class Silence {
       return times === undefined ? 0 : timeAt(times, placeOf(device));
     };
     const silent: number[] = [];
-    for (let device = first; device < first + pageDevices; device += 1) {
+    for (let device = first; device < first + pageDevices; device += blockDevices) {
+      const times = blocks.get(blockOf(device));
       const inactive = this.#inactiveIn(blockOf(device));
-      const time = timeOf(device);
-      if (!isSilent(device, time)) inactive[placeOf(device)] = 0;
-      else if (inactive[placeOf(device)] !== markOf(time)) silent.push(device);
+      for (let place = 0; place < blockDevices; place += 1) {
+        const time = times === undefined ? 0 : timeAt(times, place);
+        if (!isSilent(device + place, time)) inactive[place] = 0;
+        else if (inactive[place] !== markOf(time)) silent.push(device + place);
+      }
     }
     if (silent.length === 0) return [];
     const woken = await readWoken(postgres, silent, first, pageDevices);
