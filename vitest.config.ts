@@ -96,7 +96,7 @@ export default defineConfig({
           name: 'long',
           include: ['test/long/**/*.test.ts', 'test/world/world.test.ts'],
           globalSetup: ['test/harness/own-engine-setup.ts'],
-          env: { WORLD_SEEDS: '101-400' },
+          env: { WORLD_SEEDS: process.env['WORLD_SEEDS'] ?? '101-400' },
           maxWorkers: 3,
           sequence: { groupOrder: 3 },
           retry: 1,

@@ -137,8 +137,9 @@ async function restoreClickHouse(
   const { memoryBytesMax, sessions } = config.clickhouse.embedded;
   const { freeDiskBytesMin } = config.ingest.journal;
   const engine = await startEmbeddedClickHouse({
-    ...{ dir: join(data.path, clickhouseDirectory), runDir: data.runPath, port: 0 },
-    ...{ password: secrets.clickhousePassword, memoryBytesMax, freeDiskBytesMin, sessions, nice: 0, log },
+    ...{ dir: join(data.path, clickhouseDirectory), runDir: data.runPath, port: 0, log },
+    ...{ password: secrets.clickhousePassword, memoryBytesMax, freeDiskBytesMin, sessions },
+    ...{ nice: 0, calmCheckMs: 0 },
   });
   const client = openClickHouse({ ...engine, database: saved.database, log });
   try {

@@ -6,13 +6,13 @@ import { ReportClient } from '../load/rest/reports.ts';
 import type { DayPlan } from './plan.ts';
 
 /**
- * Calls to each worker before the measured ones. V8 compiles what a call runs: the first 150 latest values after a
+ * Calls for each worker before the measured ones. V8 compiles what a call runs: the first 150 latest values after a
  * start took 6.7 ms (p50), those after the 1 000th 4.8. A service has made such calls.
  */
 const warmupCalls = 1_000;
 /** Calls before the measured ones for each measured one, at most. */
 const warmupCallsOfSample = 10;
-/** Connections for each worker before the measured calls. The kernel spreads them, so each worker has some. */
+/** Connections for each worker before the measured calls. The kernel spreads them, so nearly every worker has some. */
 const warmupConnections = 4;
 
 /** A device by its number in the plan. */

@@ -88,11 +88,11 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
     const doomed = known.splice(0, 2 * billion.deletes);
     const readsBefore = await measureReads(engine, apiKey, plan, known, sampled);
     tellReads(readsBefore, ', right after the load');
+    const copied = `SELECT count() FROM device_metadata FINAL WHERE name LIKE 'billion-%'`;
+    await eventually(async () => (await count(engine, copied)) >= plan.devices, copiedMsMax, 500);
     await mergesEnded(engine, billion.mergeSeconds * 1000);
     const reads = await measureReads(engine, apiKey, plan, known, sampled);
     tellReads(reads, '');
-    const copied = `SELECT count() FROM device_metadata FINAL WHERE name LIKE 'billion-%'`;
-    await eventually(async () => (await count(engine, copied)) >= plan.devices, copiedMsMax, 500);
     const reports = await measureReports(engine, plan, known);
     tellReports(reports);
     const deletes = await measureDeletes(engine, plan, doomed);

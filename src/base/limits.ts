@@ -192,7 +192,7 @@ export const limits = {
   activityBlocksMax: 64,
   /** Devices in one transaction of activity. */
   activityRowsMax: 2_000,
-  /** Devices that are judged together. By measurement, 65 536 devices took the loop 7 to 18 ms. */
+  /** Devices that are judged together. By measurement, 65 536 devices occupied the event loop for 7 to 18 ms. */
   activityPageDevices: 16_384,
   /** Pages of `activityPageDevices` that a worker reads in one round after its start, to learn the active devices. */
   activityLoadPages: 16,

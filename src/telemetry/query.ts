@@ -1,7 +1,7 @@
 /**
  * Reads historical telemetry of one device, raw or aggregated (docs/rest.md#telemetry), with one query for each read.
- * `FINAL` makes a read exact before the store has merged. A point's partition follows from its ts,
- * so partitions need not be merged with each other.
+ * `FINAL` makes a read exact before the store has merged. A point's partition follows from its ts, so partitions need
+ * not be merged with each other.
  */
 import { badRequest } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';

@@ -106,6 +106,7 @@ export async function startServer(
     freeDiskBytesMin: 0,
     sessions: 4,
     nice: 0,
+    calmCheckMs: 0,
     drainMsMax: 300,
     log: silentLog,
     logLevel: 'error',

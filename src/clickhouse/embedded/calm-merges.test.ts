@@ -102,6 +102,31 @@ test('a partition whose merge fails is left alone for ten minutes, and others ar
   expect(await partsOf(1)).toBe(1);
 });
 
+test('nothing is merged in a table with an unfinished mutation', async () => {
+  await insert(4, 100);
+  // The mutation fails at each row, and is tried again.
+  await ask('ALTER TABLE mill.day DELETE WHERE throwIf(a >= 0) SETTINGS mutations_sync = 0');
+  const merges = calmMerges();
+  await pass(merges, 0.01);
+  expect(await partsOf(1)).toBe(4);
+  await ask("KILL MUTATION WHERE table = 'day'");
+  await pass(merges, 0.01);
+  expect(await partsOf(1)).toBe(1);
+});
+
+test('a server that makes calm merges checks by itself', async () => {
+  const calm = await startEmptyClickHouse({ calmCheckMs: 200 });
+  try {
+    await calm.ask(`CREATE TABLE day (a Int64) ENGINE = MergeTree ORDER BY a
+      SETTINGS max_bytes_to_merge_at_max_space_in_pool = 1`);
+    for (let part = 0; part < 6; part += 1) await calm.ask(`INSERT INTO day VALUES (${part})`);
+    const parts = "SELECT count() FROM system.parts WHERE active AND table = 'day'";
+    await expect.poll(() => calm.ask(parts), { interval: 500 }).toBe('1');
+  } finally {
+    await calm.stop();
+  }
+});
+
 test('nothing is merged while the disk lacks the space for it', async () => {
   await insert(4, 100);
   await pass(calmMerges(2 ** 60), 0.01);

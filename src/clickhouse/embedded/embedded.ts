@@ -28,8 +28,8 @@ export interface EmbeddedClickHouseDeps {
   freeDiskBytesMin: number;
   sessions: number;
   nice: number;
-  /** As in `EmbeddedServerSettings`; default false. */
-  mergesWhenCalm?: boolean;
+  /** As in `EmbeddedServerSettings`. */
+  calmCheckMs: number;
   /** Milliseconds that running statements may take after a stop. */
   drainMsMax?: number;
   /** Holds the process file. */
@@ -107,7 +107,7 @@ const inherited = Object.fromEntries(
 );
 
 function spawnServer(deps: EmbeddedClickHouseDeps): ChildProcess {
-  const { dir, port, password, memoryBytesMax, freeDiskBytesMin, sessions, nice, mergesWhenCalm = false } = deps;
+  const { dir, port, password, memoryBytesMax, freeDiskBytesMin, sessions, nice, calmCheckMs } = deps;
   const { drainMsMax = drainMsDefault, logLevel = 'info', serverFile } = deps;
   const settings: EmbeddedServerSettings = {
     dir,
@@ -118,7 +118,7 @@ function spawnServer(deps: EmbeddedClickHouseDeps): ChildProcess {
     freeDiskBytesMin,
     sessions,
     nice,
-    mergesWhenCalm,
+    calmCheckMs,
     drainMsMax,
     logLevel,
   };

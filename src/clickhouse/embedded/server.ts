@@ -82,14 +82,15 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     throw new StartError(`The embedded ClickHouse cannot listen on 127.0.0.1:${settings.port}: ${messageOf(error)}.`);
   }
 
-  const calmMerges = new CalmMerges({ engine, nice: settings.nice, freeDiskBytesMin: settings.freeDiskBytesMin, log });
-  if (settings.mergesWhenCalm) calmMerges.begin();
+  const { nice, freeDiskBytesMin, calmCheckMs } = settings;
+  const calmMerges = new CalmMerges({ engine, nice, freeDiskBytesMin, log });
+  if (calmCheckMs > 0) calmMerges.begin(calmCheckMs);
   let stopping = false;
   const stop = async (drainMsMax: number, exitCode = 0): Promise<void> => {
     if (stopping) return;
     stopping = true;
     calmMerges.stop();
-    clearInterval(merges);
+    clearInterval(writesTimer);
     server.close();
     server.closeIdleConnections();
     await idle(slots, drainMsMax, () => server.closeIdleConnections());
@@ -103,7 +104,7 @@ async function serve(settings: EmbeddedServerSettings, log: Log): Promise<void> 
     }
     process.exit(exitCode);
   };
-  const merges = setInterval(() => {
+  const writesTimer = setInterval(() => {
     writeCheck.isIntact().catch((error) => log.warn('clickhouse_writes_unchecked', { reason: messageOf(error) }));
   }, mergesCheckedMs);
   void writeCheck.failed.then(() => {

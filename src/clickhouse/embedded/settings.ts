@@ -15,8 +15,8 @@ export interface EmbeddedServerSettings {
   /** The number of statements that may run at once. */
   sessions: number;
   nice: number;
-  /** True: whole partitions are merged while the engine is calm (`calm-merges.ts`). */
-  mergesWhenCalm: boolean;
+  /** Interval of the checks whether the engine is calm (`calm-merges.ts`); 0 = there are no calm merges. */
+  calmCheckMs: number;
   /** Milliseconds that running statements may take once the server stops. */
   drainMsMax: number;
   logLevel: 'trace' | 'debug' | 'info' | 'warn' | 'error';
@@ -86,6 +86,9 @@ export function engineArguments({ dir, memoryBytesMax, freeDiskBytesMin, nice }:
     '--implicit_select=0',
   ];
 }
+
+/** `calmCheckMs` of the engine of an installation. */
+export const calmCheckMsUsual = 30_000;
 
 const mergeThreads = 2;
 /**

@@ -15,6 +15,7 @@ import { type Config, shardUrlsOf } from '../../base/settings/config.ts';
 import { openClickHouse } from '../../clickhouse/client.ts';
 import { startEmbeddedClickHouse } from '../../clickhouse/embedded/embedded.ts';
 import { installedClickHouse } from '../../clickhouse/embedded/installed.ts';
+import { calmCheckMsUsual } from '../../clickhouse/embedded/settings.ts';
 import type { RelaySettings } from '../../clickhouse/inserts/relay-settings.ts';
 import { type InsertRelay, startInsertRelay } from '../../clickhouse/inserts/start-relay.ts';
 import { Shards } from '../../clickhouse/shards.ts';
@@ -249,7 +250,7 @@ function clickHouseStarter({ config, data, secrets, log }: Deps, port: number): 
       freeDiskBytesMin: config.ingest.journal.freeDiskBytesMin,
       sessions,
       nice,
-      mergesWhenCalm: true,
+      calmCheckMs: calmCheckMsUsual,
       runDir: data.runPath,
       log,
     });
