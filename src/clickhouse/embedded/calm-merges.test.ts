@@ -138,7 +138,7 @@ test('the end of the engine ends a merge that runs, and no other one begins', as
   const merges = calmMerges();
   const passed = pass(merges, 0.01);
   await expect.poll(() => ask('SELECT count() FROM system.merges'), { interval: 1 }).toBe('1');
-  expect(await merges.end(60_000)).toBe(true);
+  expect(await merges.end(10_000)).toBe(true);
   await passed;
   expect(await partsOf(1)).toBe(10);
   await ask('SYSTEM START MERGES');
