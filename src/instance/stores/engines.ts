@@ -253,6 +253,7 @@ function clickHouseStarter({ config, data, secrets, log }: Deps, port: number): 
       calmCheckMs: calmCheckMsUsual,
       runDir: data.runPath,
       log,
+      logLevel: config.log.level,
     });
 }
 
