@@ -40,7 +40,8 @@ export class FakeDeviceStore implements Queries {
       return [{ mark: mark + 1 }];
     }
     if (text.includes('from credential_changes')) {
-      return this.log.filter(({ transaction, id }) => transaction >= Number(values[3]) && id > values[1]);
+      const [, , next, after] = values.map(Number);
+      return this.log.filter((row) => row.transaction > next! || (row.transaction === next && row.id > after!));
     }
     if (text.includes('k.credentials_id = any')) {
       return (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []);

@@ -177,11 +177,15 @@ function violation(constraint: string): Error {
   return Object.assign(new Error(`violates ${constraint}`), { code: '23503', constraint, severity: 'ERROR' });
 }
 
-function selectChanges({ changes }: Tables, [transaction, id, rowsMax, ...place]: unknown[]): object[] {
-  const after = BigInt(transaction as string);
+function selectChanges({ changes }: Tables, [running, ids, next, id, rowsMax]: unknown[]): object[] {
+  const after = BigInt(next as string);
+  const runningIds = new Map((running as string[]).map((transaction, n) => [transaction, (ids as number[])[n]!]));
+  const isAfter = (row: (typeof changes)[number]) => {
+    if (row.transaction !== after) return row.transaction > after;
+    return row.id > (id as number);
+  };
   return changes
-    .filter((row) => isUnseen(row, place))
-    .filter((row) => row.transaction > after || (row.transaction === after && row.id > (id as number)))
+    .filter((row) => isAfter(row) || row.id > (runningIds.get(String(row.transaction)) ?? Infinity))
     .sort((a, b) => (a.transaction === b.transaction ? a.id - b.id : a.transaction < b.transaction ? -1 : 1))
     .slice(0, rowsMax as number)
     .map((row) => ({ ...row, transaction: String(row.transaction) }));

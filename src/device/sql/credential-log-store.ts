@@ -117,29 +117,36 @@ export const hasChangedCredentials: string = hasUnseen('credential_changes');
 /**
  * Yields pages of the changes that a reader at the place has not seen, in the order of transactions. Pages follow the
  * index, because PostgreSQL has no statistics of a log that has just grown: by `id` alone it would read the whole log.
+ * Each part of the statement has one lower bound. With two, PostgreSQL 18 started at the lower one: 40 ms for each read
+ * of a log of a million changes, all of them seen.
  */
 export async function* changesSince(
   queries: Queries,
-  { next, running }: LogPlace,
+  place: LogPlace,
   pageRows: number,
 ): AsyncGenerator<LoggedChange[]> {
-  const after = '(transaction_id, id) > ($1::text::xid8, $2::bigint)';
-  let [transaction, id] = ['0', 0];
+  let next = place.next;
+  let last = { transaction: 0n, id: 0 };
+  /** Returns the id after which the changes of a transaction come that no page had. */
+  const idAfter = (transaction: bigint) => (transaction === last.transaction ? last.id : 0);
   for (;;) {
+    const running = place.running.filter((transaction) => transaction >= last.transaction);
     const rows = await queries.query<LoggedChange & { transaction: string }>(
       `select ${changeColumns}, transaction_id::text as transaction from (
-         select late.* from unnest($5::text[]) as running (transaction) cross join lateral (
+         select late.* from unnest($1::text[], $2::bigint[]) as running (transaction, id) cross join lateral (
            select * from credential_changes
-            where transaction_id = running.transaction::xid8 and ${after} order by id limit $3) as late
+            where transaction_id = running.transaction::xid8 and id > running.id order by id limit $5) as late
          union all
          (select * from credential_changes
-           where transaction_id >= $4::text::xid8 and ${after} order by transaction_id, id limit $3)) as unseen
-        order by transaction_id, id limit $3`,
-      [transaction, id, pageRows, ...placeValues({ next, running })],
+           where (transaction_id, id) > ($3::text::xid8, $4::bigint) order by transaction_id, id limit $5)) as unseen
+        order by transaction_id, id limit $5`,
+      [running.map(String), running.map(idAfter), String(next), idAfter(next), pageRows],
     );
     yield rows;
     if (rows.length < pageRows) return;
-    ({ transaction, id } = rows.at(-1)!);
+    const { transaction, id } = rows.at(-1)!;
+    last = { transaction: BigInt(transaction), id };
+    if (last.transaction > next) next = last.transaction;
   }
 }
 
