@@ -24,7 +24,7 @@ const postgres: Queries = {
       const count = await new Promise<number>((resolve) => deleted.push(resolve));
       return [{ count }] as Row[];
     }
-    // The tests log fewer rows than a page has, so each read begins at the first id.
+    // The rows of these tests fit into one page.
     if (text.startsWith('select id')) return logged.map((row) => ({ ...row, transaction: '1' })) as Row[];
     return [];
   },

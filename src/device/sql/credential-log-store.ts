@@ -115,11 +115,10 @@ export function hasUnseen(table: string): string {
 export const hasChangedCredentials: string = hasUnseen('credential_changes');
 
 /**
- * Yields pages of the changes that a reader at the place has not seen, in the order of transactions. Pages follow the
- * index, because PostgreSQL has no statistics of a log that has just grown: by `id` alone it would read the whole log.
- * Each part of the statement has one lower bound, and the order of the index. Of two lower bounds PostgreSQL 18 took
- * the lower one: each read of a log of a million changes that were all seen took 40 ms. By the order of `id` alone
- * PostgreSQL may read the whole log for a running transaction when it has statistics.
+ * Yields pages of the changes that a reader at the place has not seen, in the order of transactions. Both parts of the
+ * statement have one lower bound and the order of the index, because PostgreSQL would read the whole log otherwise: by
+ * `id` alone while it has no statistics of a log that has just grown, or has those of one large transaction. With a
+ * second lower bound PostgreSQL 18 read a log of a million changes from its beginning each time, in 40 ms.
  */
 export async function* changesSince(
   queries: Queries,
@@ -128,7 +127,7 @@ export async function* changesSince(
 ): AsyncGenerator<LoggedChange[]> {
   let next = place.next;
   let last = { transaction: 0n, id: 0 };
-  /** Returns the last id of the transaction that a page had; 0 = none. */
+  /** Returns the id of the transaction's last row that was yielded; 0 = none was. */
   const idAfter = (transaction: bigint) => (transaction === last.transaction ? last.id : 0);
   for (;;) {
     const running = place.running.filter((transaction) => transaction >= last.transaction);
