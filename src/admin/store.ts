@@ -72,17 +72,23 @@ export async function listTenants(queries: Queries, link: PageLink): Promise<Pag
   return await readPage<Tenant>(queries, { ...list, idColumn: 'id', documents: infoDocument }, link);
 }
 
-/** Locks at most `rowsMax` devices of a tenant until the transaction ends, and returns them with their credentials. */
+/**
+ * Locks at most `rowsMax` devices of a tenant until the transaction ends, and returns them with their credentials. A
+ * second statement reads the credentials: the first one may have waited for a transaction that changed them.
+ */
 export async function lockTenantDevices(
   queries: Queries,
   tenantId: string,
   rowsMax: number,
 ): Promise<CredentialChange[]> {
+  const locked = await queries.query<{ id: string }>(
+    'select id from device where tenant_id = $1 order by id limit $2 for update',
+    [tenantId, rowsMax],
+  );
   return await queries.query<CredentialChange>(
     `select k.credentials_id as "credentialsId", d.id as "deviceId", d.number as "deviceNumber", true as deleted
-       from device d join device_credentials k on k.device_id = d.id
-      where d.tenant_id = $1 order by d.id limit $2 for update of d`,
-    [tenantId, rowsMax],
+       from device d join device_credentials k on k.device_id = d.id where d.id = any($1) order by d.id`,
+    [locked.map(({ id }) => id)],
   );
 }
 

@@ -48,6 +48,25 @@ it('a user of a tenant that is deleted at this moment is not made', async () => 
   expect(await made).toMatchObject(error(404, 32, 'The tenant was deleted at this moment.'));
 });
 
+const devicesOfTenant = 'select id from device where tenant_id = $1';
+
+it('the delete of a tenant withdraws the token that a device got at this moment', async () => {
+  const { id, token } = await newTenant();
+  const device = (await call('POST', '/api/device', { jwt: token, body: { name: unique('pump') } })).body;
+  const next = unique('token');
+  const jwt = await sysadmin();
+  const { gone } = await postgres.transaction(async (queries) => {
+    await queries.query('select 1 from device where id = $1 for update', [device.id.id]);
+    await queries.query('update device_credentials set credentials_id = $2 where device_id = $1', [device.id.id, next]);
+    const asked = { gone: call('DELETE', `/api/tenant/${id.id}`, { jwt }) };
+    await untilBlocked(devicesOfTenant);
+    return asked;
+  });
+  expect(await gone).toMatchObject({ status: 200 });
+  const withdrawn = 'select credentials_id as token from credential_changes where device_id = $1 and deleted';
+  expect(await postgres.query(withdrawn, [device.id.id])).toEqual([{ token: next }]);
+});
+
 it('the delete of a tenant runs again when it lost a race for locks', async () => {
   const { id, token } = await newTenant();
   const device = async () => (await call('POST', '/api/device', { jwt: token, body: { name: unique('pump') } })).body;
@@ -59,7 +78,7 @@ it('the delete of a tenant runs again when it lost a race for locks', async () =
     await queries.query(lock, [second.id.id]);
     const jwt = await sysadmin();
     const asked = { gone: call('DELETE', `/api/tenant/${id.id}`, { jwt }) };
-    await untilBlocked('for update of d');
+    await untilBlocked(devicesOfTenant);
     await queries.query(lock, [first.id.id]);
     return asked;
   });
