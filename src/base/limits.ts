@@ -367,6 +367,8 @@ export const limits = {
   storePrepareMsMax: 30_000,
   /** Rows of one page when known devices are scanned for their file. */
   knownPageRows: 1_000,
+  /** Bytes of a new file of known devices that are written between two syncs: a sync delays changes of the file in use. */
+  knownUnsyncedBytesMax: 8 * 1024 * 1024,
   /** Pause after a new file of known devices could not be made, before all devices are read again. */
   knownRebuildPauseMs: 30_000,
   /** Interval at which the profiles of known devices are compared. */
@@ -379,7 +381,7 @@ export const limits = {
   knownAnsweredMax: 50_000,
   /** Ranges of 32 768 devices whose changes a worker remembers until the file of known devices has them. */
   knownChangedPagesMax: 2_048,
-  /** Time after which the file of known devices surely has a change, while the store answers. */
+  /** Time after which the file of known devices has a change, while the store and the disk answer. */
   knownChangedMs: 5_000,
   /** Interval at which a worker checks for a newer file of known devices while the store does not answer. */
   knownCheckMs: 1_000,

@@ -4,8 +4,8 @@
  * answers. The writer reads all devices when there is no file, when the file is of another database, when the database
  * lacks the mark of the file, or when the log may no longer reach back to its cursor. A mark is committed after the
  * changes were read and before they are appended. An append is durable before the cursor moves, so a crash repeats
- * changes and never misses one. A rename replaces the old file by a new one; until then the old file is kept current
- * too.
+ * changes and never misses one. A new file replaces the old one by a rename when it has the changes that were committed
+ * during the scan; until then the old file is kept current too.
  */
 import { randomBytes } from 'node:crypto';
 import { dirname } from 'node:path';
@@ -77,6 +77,10 @@ interface OpenFile extends Place {
   mark: number;
   bytes: number;
   base: number;
+  /**
+   * Changes that the file has: place in the log → device. The log is read again from the last unsettled transaction on.
+   */
+  readonly written: FifoMap<number, string>;
 }
 
 const noId = '00000000-0000-0000-0000-000000000000';
@@ -85,10 +89,6 @@ export class KnownDevicesWriter {
   readonly #deps: KnownDevicesWriterDeps;
   readonly #disk: Disk;
   readonly #written;
-  /**
-   * Changes that were written: place in the log → device. The log is read again from the last unsettled transaction on.
-   */
-  readonly #seen = new FifoMap<number, string>(limits.credentialChangesPassedOnMax);
   #profiles = new Map<string, number>();
   #profilesCheckedMs = Number.NEGATIVE_INFINITY;
   #file: OpenFile | undefined;
@@ -197,7 +197,7 @@ export class KnownDevicesWriter {
   async *#changes(file: OpenFile): AsyncGenerator<Buffer[]> {
     const { postgres } = this.#deps;
     for await (const rows of changesSince(postgres, file.seen, limits.knownPageRows)) {
-      const fresh = rows.filter((row) => this.#seen.get(row.id) !== row.deviceId);
+      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId);
       if (fresh.length === 0) continue;
       const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
       const logins = await lookUpLogins(postgres, ids);
@@ -205,7 +205,7 @@ export class KnownDevicesWriter {
       const gone = ids.filter((id) => !found.has(id)).map((id) => encodeGone(file.digester.credentials(id)));
       yield [...gone, ...logins.map((login) => encodeDevice(login, file.digester))];
       // Reached after the append has succeeded.
-      for (const row of fresh) this.#seen.set(row.id, row.deviceId);
+      for (const row of fresh) file.written.set(row.id, row.deviceId);
     }
   }
 
@@ -239,7 +239,10 @@ export class KnownDevicesWriter {
         await this.#write(file, encodeBlock(block, { cursor, at, base: file.base }));
       this.#written.add(records.length);
     } catch (error) {
-      this.#forgetSeen();
+      file.written.clear();
+      this.#forgetProfiles();
+      // A new file that could not be written is removed by its maker.
+      if (file !== this.#file) throw error;
       if (!isNoSpace(error)) await this.#abandon(file);
       else await file.file.truncate(file.bytes).catch(() => {});
       throw error;
@@ -248,9 +251,8 @@ export class KnownDevicesWriter {
     return true;
   }
 
-  /** Forgets the written changes: the log is read again from the cursor on, and profiles are compared again. */
-  #forgetSeen(): void {
-    this.#seen.clear();
+  /** Forgets which profiles were written: all are written again. */
+  #forgetProfiles(): void {
     this.#profiles.clear();
     this.#profilesCheckedMs = Number.NEGATIVE_INFINITY;
   }
@@ -298,6 +300,7 @@ export class KnownDevicesWriter {
         cursor: 0n,
         seen: placeAt(0n),
         at: 0,
+        written: writtenChanges(),
       };
       while (open && open.bytes + blockHeadBytes <= size) {
         const head = decodeBlockHead(await readAt(file, open.bytes, blockHeadBytes));
@@ -323,7 +326,7 @@ export class KnownDevicesWriter {
     return undefined;
   }
 
-  /** Writes all devices into a new file. Changes made meanwhile are read from the log afterwards. */
+  /** Writes all devices into a new file, and then what the log has of the changes that were made meanwhile. */
   async #rebuild(): Promise<void> {
     const { path, postgres, clock, log } = this.#deps;
     const temporary = `${path}.tmp`;
@@ -338,11 +341,12 @@ export class KnownDevicesWriter {
     const file = await this.#disk.open(temporary, 'write');
     const digester = new Digester(key);
     const seen: LogPlace = settled;
-    const next: OpenFile = { file, digester, source, timeline, mark: 0, bytes: headerBytes, base: 0, cursor, seen, at };
-    let devices = 0;
+    const start = { source, timeline, mark: 0, bytes: headerBytes, base: 0, cursor, seen, at };
+    const next: OpenFile = { ...start, file, digester, written: writtenChanges() };
+    let [devices, unsyncedFrom] = [0, 0];
     try {
       await file.write([encodeHeader({ key, source, timeline })], 0);
-      this.#forgetSeen();
+      this.#forgetProfiles();
       await this.#writeScanned(next, await this.#changedProfiles());
       for (let after: string | undefined = noId; after !== undefined; ) {
         const page: Awaited<ReturnType<typeof scanLogins>> = await scanLogins(postgres, after, limits.knownPageRows);
@@ -353,12 +357,18 @@ export class KnownDevicesWriter {
         devices += page.rows.length;
         after = page.rows.length < limits.knownPageRows ? undefined : page.last;
         if (after !== undefined && this.#stopped) throw new Error('stopped');
+        // The former file waits for each sync.
+        if (next.bytes - unsyncedFrom > limits.knownUnsyncedBytesMax) {
+          await file.sync();
+          unsyncedFrom = next.bytes;
+        }
         await this.#followFormer();
       }
       next.mark = await insertMark(postgres, digester.file);
       next.base = next.bytes + blockHeadBytes + markBytes;
       await this.#writeScanned(next, [encodeMark(next.mark)]);
       await file.sync();
+      await this.#appendMissed(next);
       await this.#disk.rename(temporary, path);
       await this.#disk.syncDirectory(dirname(path));
     } catch (error) {
@@ -369,14 +379,23 @@ export class KnownDevicesWriter {
     }
     await this.#file?.file.close().catch(() => {});
     this.#file = next;
-    // Changes that were written only to the former file are missing in this one.
-    this.#forgetSeen();
+    // Profiles that were written only to the former file are missing in this one.
+    this.#forgetProfiles();
     this.#written.add(devices);
     log.info('known_devices_scanned', { devices, bytes: next.bytes, ms: Math.round(clock.monotonic() - startMs) });
     await this.#follow();
   }
 
-  /** Writes scanned records; one sync at the end makes all of them durable. */
+  /** Appends the changes that were committed during the scan: PostgreSQL may fail right after the rename. */
+  async #appendMissed(next: OpenFile): Promise<void> {
+    const settled = await readSettled(this.#deps.postgres);
+    for await (const records of this.#changes(next)) {
+      if (!(await this.#append(next, records, next))) throw new Error('the database lacks the mark of the new file');
+    }
+    next.seen = settled;
+  }
+
+  /** Writes scanned records without a sync. */
   async #writeScanned(next: OpenFile, records: Buffer[]): Promise<void> {
     for (const part of inBlocks(records)) {
       const block = encodeBlock(part, next);
@@ -390,6 +409,10 @@ export class KnownDevicesWriter {
     const { clock } = this.#deps;
     if (this.#file && clock.now() - this.#file.at >= limits.credentialPollMs) await this.#follow();
   }
+}
+
+function writtenChanges(): FifoMap<number, string> {
+  return new FifoMap(limits.credentialChangesPassedOnMax);
 }
 
 /** Gives one block at least, which may be empty. */

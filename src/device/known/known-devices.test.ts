@@ -348,6 +348,26 @@ test('a file of version 1 answers while the store does not, and is made again wh
   expect(store.scans).toBe(2);
 });
 
+test('a change that is committed while a file is made is in that file before it answers', async () => {
+  await write();
+  // Another table of the log: all devices are read again.
+  store.settled -= 50;
+  const query = store.query.bind(store);
+  store.query = async (text, values) => {
+    const rows = await query(text, values);
+    // The scan has read the former row of this device.
+    if (text.includes('k.id > $1') && store.rows.has('one')) store.remove('one');
+    return rows;
+  };
+  disk.fault = (operation) => {
+    if (operation === 'rename') store.isAway = true;
+    return undefined;
+  };
+  await write();
+  expect([store.isAway, store.scans]).toEqual([true, 2]);
+  expect(await numbers(reader(), 'one', 'two')).toEqual([undefined, 2]);
+});
+
 test('a file that has grown to twice its size is made again', async () => {
   await write();
   for (let round = 0; store.scans === 1; round += 1) {
