@@ -135,6 +135,18 @@ export async function reportSettled(queries: Queries, report: SettledReport): Pr
   return rows.length > 0;
 }
 
+/**
+ * Makes silence count from `now` on when no worker of any host runs: until now devices had no host to send to. Workers
+ * that crashed still count as running: a check finds them dead later. Returns true when silence counts from `now` on.
+ */
+export async function raiseFloorWhenAlone(queries: Queries, now: number): Promise<boolean> {
+  const rows = await queries.query(
+    'update activity_check set floor_time = $1 where not exists (select from activity_writer) returning 1',
+    [now],
+  );
+  return rows.length > 0;
+}
+
 /** Removes a writer that has stored all that it received. */
 export async function forgetWriter(queries: Queries, writer: string): Promise<void> {
   await queries.query('delete from activity_writer where id = $1', [writer]);

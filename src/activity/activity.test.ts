@@ -97,6 +97,8 @@ function onEachCall(before: () => unknown): Postgres {
 interface WorkerOptions {
   inactivityMs?: number;
   store?: Postgres;
+  checkMs?: number;
+  keepsOwnTime?: boolean;
   onPoll?: OnPoll;
 }
 
@@ -111,7 +113,7 @@ class Worker {
   readonly activity: Activity;
 
   constructor(time: number, options: WorkerOptions = {}) {
-    const { inactivityMs = minute, store = postgres, onPoll } = options;
+    const { inactivityMs = minute, store = postgres, checkMs = 0, keepsOwnTime = false, onPoll } = options;
     this.time = time;
     const note = (event: string) => this.events.push(event);
     this.activity = new Activity({
@@ -119,7 +121,8 @@ class Worker {
       clock: this.clock,
       log: { ...log, warn: note, error: note },
       inactivityMs,
-      checkMs: 0,
+      checkMs,
+      keepsOwnTime: () => keepsOwnTime,
       scheduler: unscheduled,
       ...(onPoll && { onPoll }),
     });
@@ -267,21 +270,27 @@ test('devices that go on sending write their block every 45 s and no row', async
   await worker.activity.stop();
 });
 
-test('a reader sees the last activity of a device of a minute ago, however late PostgreSQL answers', async () => {
-  const [device] = devices as [CachedDevice];
-  const worker: Worker = new Worker(1_000_000, {
-    inactivityMs: 10 * minute,
-    store: onEachCall(() => worker.pass(1_000)),
-  });
-  let oldest = 0;
-  while (worker.time < 1_000_000 + 10 * minute) {
-    worker.activity.touch(device);
-    await worker.rounds(500, 1);
-    oldest = Math.max(oldest, worker.time - Number((await attributes(device))['lastActivityTime'] ?? 0));
-  }
-  expect(oldest).toBeLessThan(minute);
-  await worker.activity.stop();
-});
+test.each([
+  ['a second late', 500, 1_000],
+  ['a little late', 700, 0],
+])(
+  'a reader sees the last activity of a device of a minute ago, also when PostgreSQL answers %s',
+  async (_, ms, late) => {
+    const [device] = devices as [CachedDevice];
+    const worker: Worker = new Worker(1_000_000, {
+      inactivityMs: 10 * minute,
+      store: onEachCall(() => worker.pass(late)),
+    });
+    let oldest = 0;
+    while (worker.time < 1_000_000 + 10 * minute) {
+      worker.activity.touch(device);
+      await worker.rounds(ms, 1);
+      oldest = Math.max(oldest, worker.time - Number((await attributes(device))['lastActivityTime'] ?? 0));
+    }
+    expect(oldest).toBeLessThan(minute);
+    await worker.activity.stop();
+  },
+);
 
 test('a device that wakes up is active with the next round, on a worker that knew it as active too', async () => {
   const [device] = devices as [CachedDevice];
@@ -331,6 +340,22 @@ test('a worker that could not read what ended asks for all its devices again', a
   await worker.activity.stop();
 });
 
+test('a worker that was without PostgreSQL for longer than a device may be silent asks for the device again', async () => {
+  const [device] = devices as [CachedDevice];
+  const worker = new Worker(1_000_000);
+  worker.activity.touch(device);
+  await worker.activity.round();
+  worker.pass(10 * minute);
+  worker.activity.touch(device);
+  worker.pass(30 * minute);
+  // Other workers have judged meanwhile: this device has a longer time of its own.
+  await postgres.query('update device_activity set active = false');
+  await postgres.query('update activity_check set ended_number = ended_number + 10000');
+  await worker.activity.round();
+  expect(await attributes(device)).toMatchObject({ active: '1' });
+  await worker.activity.stop();
+});
+
 test('a worker asks for all its devices again when another server has used the same numbers', async () => {
   const [device] = devices as [CachedDevice];
   const worker = new Worker(1_000_000);
@@ -348,7 +373,7 @@ test('a standby that takes over without the last blocks gets them again, and jud
   const [device] = devices as [CachedDevice];
   // The poll of the host has found nothing since the start.
   const worker = new Worker(1_000_000, { onPoll: () => {} });
-  worker.activity.start();
+  await worker.activity.start();
   worker.activity.touch(device);
   await worker.rounds(40_000, 10);
   const state = () =>
@@ -387,7 +412,7 @@ test('others wait for a worker from its first statement on, and while a round wr
   worker.activity.touch(device);
   for (const one of many) worker.activity.touch(one);
   await worker.activity.round();
-  for (const age of reported.slice(2)) {
+  for (const age of reported.slice(3)) {
     expect(age).toBeGreaterThan(0);
     expect(age).toBeLessThan(16_000);
   }
@@ -509,6 +534,59 @@ test('a device that is silent sooner than its block is written becomes inactive 
     expect(await attributes(device)).toMatchObject({ active: '0' });
   }
   await worker.activity.stop();
+});
+
+test('a worker that dies before its first round takes nothing along that ends the activity of a device', async () => {
+  const [device] = devices as [CachedDevice];
+  const [alive, dying] = [new Worker(1_000_000), new Worker(1_050_000)];
+  alive.activity.touch(device);
+  await alive.rounds(50_000, 10);
+  await dying.activity.start();
+  dying.activity.touch(device);
+  await checkedBefore(alive.time - lateMs);
+  while (alive.time < 1_050_000 + minute) {
+    await alive.rounds(5_000, 2);
+    expect(await check(alive.time - lateMs, { checkMs: 5_000 })).toBe(0);
+  }
+  await alive.activity.stop();
+});
+
+test('after a short stop of all hosts silence counts from the start on', async () => {
+  const [device] = devices as [CachedDevice];
+  await sent(1_000_000, device);
+  await checkedBefore(1_000_000);
+  const worker = new Worker(1_000_000 + minute - 5_000);
+  await worker.activity.start();
+  const checked = async (ms: number) => {
+    await worker.rounds(ms, 2);
+    return await check(worker.time - lateMs, { checkMs: 10_000 });
+  };
+  expect(await checked(10_000)).toBe(0);
+  for (let passed = 10_000; passed < minute; passed += 10_000) expect(await checked(10_000)).toBe(0);
+  expect(await checked(10_000)).toBe(1);
+  await worker.activity.stop();
+});
+
+test('a host whose time is not that of the others judges no silence and takes no time back', async () => {
+  const [device, other] = devices as [CachedDevice, CachedDevice];
+  const right = new Worker(1_000_000);
+  right.activity.touch(device);
+  await right.rounds(50_000, 10);
+  right.activity.touch(device);
+  const sentTs = right.time;
+  await right.rounds(50_000, 10);
+  await checkedBefore(right.time - lateMs);
+  const state = () => postgres.query('select checked_time, floor_time from activity_check');
+  const before = await state();
+  const late = new Worker(right.time - 2 * minute, { checkMs: 1_000, keepsOwnTime: true });
+  await late.activity.start();
+  late.activity.touch(other);
+  await late.rounds(50_000, 10);
+  expect(await state()).toEqual(before);
+  expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: String(sentTs) });
+  expect(await attributes(other)).toMatchObject({ active: '1', lastActivityTime: String(right.time - 2 * minute) });
+  expect(await postgres.query('select 1 from activity_writer')).toHaveLength(1);
+  await Promise.all([right, late].map(({ activity }) => activity.stop()));
 });
 
 test('after an hour in which nothing was checked silence counts from now on', async () => {

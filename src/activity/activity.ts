@@ -15,7 +15,14 @@ import type { CachedDevice } from '../device/model/cached-device.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { isAway, isLostRace } from '../postgres/postgres-error.ts';
 import type { OnPoll } from '../postgres/shared-poll.ts';
-import { type ActivityMark, forgetWriter, raiseFloor, recordMarks, reportSettled } from './activity-store.ts';
+import {
+  type ActivityMark,
+  forgetWriter,
+  raiseFloor,
+  raiseFloorWhenAlone,
+  recordMarks,
+  reportSettled,
+} from './activity-store.ts';
 import { readBlocks, replaceBlocks } from './block-store.ts';
 import { mergeTimes } from './blocks.ts';
 import { EndedDevices } from './ended-devices.ts';
@@ -32,6 +39,11 @@ interface ActivityDeps {
   inactivityMs: number;
   /** Interval of the checks for silent devices; 0 = other workers make them, not this one. */
   checkMs: number;
+  /**
+   * True while the database's clock seems to have jumped and this host keeps its own time. Other hosts may have another
+   * time then: this worker judges no silence, does not say up to which time it has stored all, and leaves later times.
+   */
+  keepsOwnTime?: () => boolean;
   onPoll?: OnPoll;
 }
 
@@ -60,10 +72,11 @@ export class Activity {
   readonly #turns: number;
   /** The last turn; random at the start, so that two workers seldom write the same block at once. */
   #turn = Math.floor(Math.random() * 1_000);
-  /** Monotonic time of the last turn. */
+  /** Monotonic time up to which turns were taken. */
   #turnMs: number;
   /** The id of this process in `activity_writer`. */
   readonly #writer = randomUUID();
+  /** The monotonic time of the last report; minus infinity before the first one. */
   #reportedMs = Number.NEGATIVE_INFINITY;
   /** The last reported time: all activity before this time is stored. */
   #settledTime = 0;
@@ -100,8 +113,18 @@ export class Activity {
     this.#session(device.number).disconnectTs = this.#deps.clock.now();
   }
 
-  start(): void {
+  /**
+   * Runs before the first message: a worker of which PostgreSQL does not know could die unnoticed, with activity that is
+   * not stored. While PostgreSQL is unavailable, the first round that reaches PostgreSQL reports this worker.
+   */
+  async start(): Promise<void> {
     this.#ended.start();
+    try {
+      await this.#ended.apply(this.#settledTime);
+      await this.#reportSettled();
+    } catch (error) {
+      if (!isAway(error)) this.#report('activity_unwritten', error);
+    }
     this.#schedule();
   }
 
@@ -137,6 +160,7 @@ export class Activity {
       if (!isAway(error)) this.#report('activity_unwritten', error);
       return;
     }
+    if (this.#keepsOwnTime()) return;
     // A check of a large fleet takes longer than a round may.
     this.#checking ??= this.#silence
       ?.checkWhenDue()
@@ -146,6 +170,10 @@ export class Activity {
       .finally(() => {
         this.#checking = undefined;
       });
+  }
+
+  #keepsOwnTime(): boolean {
+    return this.#deps.keepsOwnTime?.() ?? false;
   }
 
   #session(device: number): SessionTimes {
@@ -205,11 +233,11 @@ export class Activity {
     return from + pages * pageDevices;
   }
 
-  /** Takes the blocks of the turns that have passed since the last round, at least of one. */
+  /** Takes the blocks of the turns that have passed, at least of one. A part of a turn counts in the next round. */
   #takeDue(): void {
     const monotonic = this.#deps.clock.monotonic();
     const passed = Math.max(1, Math.round((monotonic - this.#turnMs) / limits.activityWriteMs));
-    this.#turnMs = monotonic;
+    this.#turnMs = Math.min(monotonic, this.#turnMs + passed * limits.activityWriteMs);
     for (let n = Math.min(passed, this.#turns); n > 0; n -= 1) {
       this.#turn = (this.#turn + 1) % this.#turns;
       const due = this.#seen.takeDue(this.#turn, this.#turns, limits.activityIdleTurnsMax);
@@ -275,7 +303,8 @@ export class Activity {
       // An activity that is noted from here on is written in the next turn.
       const since = new Map([...left.values()].map((seen) => [seen, seen.unwrittenSince]));
       for (const seen of left.values()) seen.unwrittenSince = 0;
-      const changed = stored.filter(({ block, times }) => mergeTimes(times, left.get(block)!.times, clock.now()));
+      const now = this.#keepsOwnTime() ? Number.POSITIVE_INFINITY : clock.now();
+      const changed = stored.filter(({ block, times }) => mergeTimes(times, left.get(block)!.times, now));
       let replaced = new Set<number>();
       try {
         if (changed.length > 0) replaced = await replaceBlocks(postgres, changed);
@@ -293,12 +322,16 @@ export class Activity {
    * further one: a check waits only for workers that have reported lately, and a round may be long.
    */
   async #reportSettled(): Promise<void> {
-    const { postgres, clock } = this.#deps;
+    const { postgres, clock, log } = this.#deps;
     const monotonic = clock.monotonic();
     const everyMs = Math.min(limits.activityReportMs, this.#turns * limits.activityWriteMs);
     // The next round notices a jump of the clock, before a report.
-    if (monotonic - this.#reportedMs < everyMs || this.#hasStepped()) return;
+    if (monotonic - this.#reportedMs < everyMs || this.#hasStepped() || this.#keepsOwnTime()) return;
     const now = clock.now();
+    const isFirst = this.#reportedMs === Number.NEGATIVE_INFINITY;
+    if (isFirst && (await raiseFloorWhenAlone(postgres, now))) {
+      log.info('activity_held', { reason: 'No worker ran before this one: silence of devices counts from now on.' });
+    }
     const settledTime = this.#seen.settledTime(now);
     const { timeline } = this.#ended;
     if (!(await reportSettled(postgres, { writer: this.#writer, settledTime, now, timeline }))) {

@@ -14,7 +14,6 @@ interface EndedDevicesDeps {
   postgres: Postgres;
   clock: Clock;
   scheduler?: Scheduler | undefined;
-  inactivityMs: number;
   onPoll?: OnPoll | undefined;
 }
 
@@ -74,16 +73,16 @@ export class EndedDevices {
 
   /** Returns true when there are later numbers. */
   async #applySome(settledTime: number): Promise<boolean> {
-    const { postgres, clock, inactivityMs } = this.#deps;
+    const { postgres } = this.#deps;
     const { last, timeline, ended } = await readEnded(postgres, this.#last, limits.activityEndedRowsMax);
     const next = this.#last === undefined ? last : this.#last + ended.length;
     const isOther = this.#timeline !== undefined && timeline !== this.#timeline;
     this.#timeline = timeline;
     const isWhole = !isOther && ended.every(({ number }, n) => number === this.#last! + n + 1) && next <= last;
     if (!isWhole || (ended.length === 0 && next < last)) {
-      // Numbers are missing or mean other judgements, because rows were pruned or the database is another one. The
-      // state of devices that sent lately is read from the store again. Another server may lack the last blocks, too.
-      this.#seen.forgetActive(clock.now() - inactivityMs);
+      // Numbers are missing or mean other judgements, because rows were pruned or the database is another one. A
+      // judgement that is missing included all activity before the settled time. Another server may lack any activity.
+      this.#seen.forgetActive(isOther ? 1 : settledTime);
       this.#seen.forgetStored();
       this.#last = last;
       return false;

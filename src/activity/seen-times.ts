@@ -8,9 +8,9 @@ import { blockDevices, blockOf, placeOf } from './blocks.ts';
 
 /** The mark of a device of which this worker does not know that it is stored as active. */
 const unknown = 0;
-/** The next round writes the device as active, unless the device is stored as active by then. */
+/** A round writes, or has written, the device as active; the mark stays. */
 const listed = 1;
-/** The device is stored as active. */
+/** The device was read as active, and need not be written. */
 const stored = 2;
 
 const pageBlocks = 64;

@@ -30,7 +30,7 @@ interface SilenceDeps {
 }
 
 const reasons: Record<Exclude<CheckTurn['held'], undefined>, string> = {
-  gap: 'Silence of devices counts from now on, as after each start: no device becomes inactive for a time that was not checked.',
+  gap: 'Nothing was checked for a while, in which devices may have had no host to send to: silence counts from now on.',
   back: 'The clock went back: silence counts from now on.',
   lost_worker: 'A worker ended without writing what it knew: silence counts from now on.',
 };
@@ -77,7 +77,6 @@ export class Silence {
     const times = { now, everyMs, deadMs, gapMs: 2 * checkMs + deadMs, toleranceMs: clockStepMs };
     const turn = await takeCheckTurn(postgres, times);
     if (turn === undefined) return 0;
-    // A start counts as a gap.
     if (turn.held !== undefined)
       log[turn.held === 'gap' ? 'info' : 'warn']('activity_held', { reason: reasons[turn.held] });
     if (turn.held === 'back') await clampTimes(postgres, now, clockStepMs);
