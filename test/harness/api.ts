@@ -145,6 +145,14 @@ export class Api {
     return response.status;
   }
 
+  /** Waits until the workers that eight requests at once reach answer `token` with `status`: a second at most. */
+  async telemetryBecomes(token: string, status: number): Promise<void> {
+    await eventually(async () => {
+      const statuses = await Promise.all(Array.from({ length: 8 }, () => this.postTelemetry(token, '{"a":1}')));
+      return statuses.every((answered) => answered === status);
+    }, 1_000);
+  }
+
   /** Returns the history with strict types, oldest first, as the raw answer: 42.0 and 64-bit longs keep every digit. */
   async readSeriesText(deviceId: string, keys: string[], range: RangeOfSeries): Promise<string> {
     const query = new URLSearchParams({
