@@ -63,6 +63,12 @@ export function machineCpu(): { idle: number; total: number } {
   return { idle: ticks[3]! + ticks[4]!, total: ticks.slice(0, 8).reduce((sum, n) => sum + n, 0) };
 }
 
+/** Returns the time that the processors of this machine have worked since its start, for any process or the kernel. */
+export function busyMs(): number {
+  const { idle, total } = machineCpu();
+  return (total - idle) * millisecondsPerTick;
+}
+
 /** Returns the share of the processors that had nothing to do in the next second. */
 export async function idleShare(): Promise<number> {
   const before = machineCpu();

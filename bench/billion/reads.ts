@@ -1,5 +1,6 @@
 /** Reads of what the gateways sent, each judged by its content: a device's day, its latest values, reports on all. */
 import type { Engine } from '../../test/harness/engine.ts';
+import { busyMs, cpuByRole } from '../cpu.ts';
 import { type Call, judged, makeCalls, type Outcome } from '../load/rest/calls.ts';
 import { getRequest, outcomeOf } from '../load/rest/latest-values.ts';
 import { ReportClient } from '../load/rest/reports.ts';
@@ -25,6 +26,11 @@ export interface ReadResult {
   name: string;
   answered: Outcome;
   failed: number;
+  /**
+   * The part of a core that was not used by the engine and this process: other programs, threads of the kernel, and
+   * what the host of a virtual machine gave to others. Such work makes single calls slow.
+   */
+  othersShare: number;
 }
 
 export async function measureReads(
@@ -51,9 +57,18 @@ export async function measureReads(
       return makeCalls({ ...order, callOf });
     };
     await calls(Math.min(warmupCalls * workers, warmupCallsOfSample * samples), warmupConnections * workers);
-    results.push({ name, ...judged(await calls(samples, 1)) });
+    const [others, startedAt] = [othersMs(engine), performance.now()];
+    const read = judged(await calls(samples, 1));
+    const othersShare = (othersMs(engine) - others) / (performance.now() - startedAt);
+    results.push({ name, ...read, othersShare });
   }
   return results;
+}
+
+function othersMs(engine: Engine): number {
+  const ofEngine = [...cpuByRole(engine.pids()).values()].reduce((sum, ms) => sum + ms, 0);
+  const { user, system } = process.cpuUsage();
+  return busyMs() - ofEngine - (user + system) / 1000;
 }
 
 type Series = Record<string, { ts: number; value: unknown }[]>;

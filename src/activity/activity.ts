@@ -114,8 +114,8 @@ export class Activity {
   }
 
   /**
-   * Runs before the first message: a worker of which PostgreSQL does not know could die unnoticed, with activity that is
-   * not stored. While PostgreSQL is unavailable, the first round that reaches PostgreSQL reports this worker.
+   * Runs before the first message: a worker that PostgreSQL does not know could end unnoticed, and take activity along.
+   * While PostgreSQL is unavailable, the first round that reaches PostgreSQL reports this worker.
    */
   async start(): Promise<void> {
     this.#ended.start();

@@ -367,7 +367,7 @@ export const limits = {
   storePrepareMsMax: 30_000,
   /** Rows of one page when known devices are scanned for their file. */
   knownPageRows: 1_000,
-  /** Bytes of a new file of known devices that are written between two syncs: a sync delays changes of the file in use. */
+  /** Bytes of a new file of known devices between two syncs: the file in use is not updated during a sync. */
   knownUnsyncedBytesMax: 8 * 1024 * 1024,
   /** Pause after a new file of known devices could not be made, before all devices are read again. */
   knownRebuildPauseMs: 30_000,
