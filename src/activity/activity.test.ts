@@ -98,7 +98,7 @@ interface WorkerOptions {
   inactivityMs?: number;
   store?: Postgres;
   checkMs?: number;
-  keepsOwnTime?: boolean;
+  databaseTime?: () => Promise<number>;
   onPoll?: OnPoll;
 }
 
@@ -113,7 +113,7 @@ class Worker {
   readonly activity: Activity;
 
   constructor(time: number, options: WorkerOptions = {}) {
-    const { inactivityMs = minute, store = postgres, checkMs = 0, keepsOwnTime = false, onPoll } = options;
+    const { inactivityMs = minute, store = postgres, checkMs = 0, databaseTime, onPoll } = options;
     this.time = time;
     const note = (event: string) => this.events.push(event);
     this.activity = new Activity({
@@ -122,7 +122,7 @@ class Worker {
       log: { ...log, warn: note, error: note },
       inactivityMs,
       checkMs,
-      keepsOwnTime: () => keepsOwnTime,
+      ...(databaseTime && { databaseTime }),
       scheduler: unscheduled,
       ...(onPoll && { onPoll }),
     });
@@ -157,7 +157,8 @@ async function sent(ts: number, ...senders: CachedDevice[]): Promise<void> {
 async function check(judgedTime: number, { inactivityMs = minute, checkMs = 1_000 } = {}): Promise<number> {
   const now = judgedTime + lateMs;
   const at: Clock = { now: () => now, monotonic: () => now };
-  return await new Silence({ postgres, clock: at, log, inactivityMs, checkMs }).check();
+  const databaseTime = async () => now;
+  return await new Silence({ postgres, clock: at, log, inactivityMs, checkMs, databaseTime }).check();
 }
 
 /** As if the last check was a second before one that judges up to `judgedTime`. */
@@ -492,7 +493,8 @@ test('a device whose worker died with its activity becomes inactive, whichever h
   const [device] = devices as [CachedDevice];
   let time = 1_000_000;
   const at: Clock = { now: () => time, monotonic: () => time };
-  const silenceOfHost = () => new Silence({ postgres, clock: at, log, inactivityMs: minute, checkMs: 1_000 });
+  const times = { clock: at, inactivityMs: minute, checkMs: 1_000, databaseTime: async () => time };
+  const silenceOfHost = () => new Silence({ postgres, log, ...times });
   const [here, there] = [silenceOfHost(), silenceOfHost()];
   await sent(time, device);
   time += minute + 2 * lateMs;
@@ -520,7 +522,8 @@ test('a device that is silent sooner than its block is written becomes inactive 
   );
   const [inactivityMs, checkMs] = [10 * minute, 10_000];
   const worker = new Worker(1_000_000, { inactivityMs });
-  const silence = new Silence({ postgres, clock: worker.clock, log, inactivityMs, checkMs });
+  const databaseTime = async () => worker.time;
+  const silence = new Silence({ postgres, clock: worker.clock, log, inactivityMs, checkMs, databaseTime });
   await checkedBefore(worker.time - lateMs);
   for (let message = 0; message < 3; message += 1) {
     worker.activity.touch(device);
@@ -567,7 +570,7 @@ test('after a short stop of all hosts silence counts from the start on', async (
   await worker.activity.stop();
 });
 
-test('a host whose time is not that of the others judges no silence and takes no time back', async () => {
+test('a host whose time is not that of the others judges no silence and takes no time of activity back', async () => {
   const [device, other] = devices as [CachedDevice, CachedDevice];
   const right = new Worker(1_000_000);
   right.activity.touch(device);
@@ -578,15 +581,49 @@ test('a host whose time is not that of the others judges no silence and takes no
   await checkedBefore(right.time - lateMs);
   const state = () => postgres.query('select checked_time, floor_time from activity_check');
   const before = await state();
-  const late = new Worker(right.time - 2 * minute, { checkMs: 1_000, keepsOwnTime: true });
-  await late.activity.start();
-  late.activity.touch(other);
-  await late.rounds(50_000, 10);
+  const behindMs = 2 * minute;
+  const behind: Worker = new Worker(right.time - behindMs, {
+    checkMs: 1_000,
+    databaseTime: async () => behind.time + behindMs,
+  });
+  await behind.activity.start();
+  behind.activity.touch(other);
+  await behind.rounds(50_000, 10);
   expect(await state()).toEqual(before);
   expect(await attributes(device)).toMatchObject({ active: '1', lastActivityTime: String(sentTs) });
-  expect(await attributes(other)).toMatchObject({ active: '1', lastActivityTime: String(right.time - 2 * minute) });
-  expect(await postgres.query('select 1 from activity_writer')).toHaveLength(1);
-  await Promise.all([right, late].map(({ activity }) => activity.stop()));
+  expect(await attributes(other)).toMatchObject({ active: '1', lastActivityTime: String(right.time - behindMs) });
+  await Promise.all([right, behind].map(({ activity }) => activity.stop()));
+});
+
+test('a worker that reports with a wrong clock moves the time from which silence counts once, and again when it dies', async () => {
+  const [right, behind] = [new Worker(1_000_000), new Worker(1_000_000 - 2 * minute)];
+  const databaseTime = async () => right.time;
+  const silence = new Silence({
+    postgres,
+    clock: right.clock,
+    log,
+    inactivityMs: minute,
+    checkMs: 5_000,
+    databaseTime,
+  });
+  const floors: number[] = [];
+  const checkBoth = async () => {
+    await Promise.all([right, behind].map((worker) => worker.rounds(10_000, 2)));
+    await silence.check();
+    const [row] = await postgres.query<{ floor: number }>('select floor_time as floor from activity_check');
+    floors.push(row!.floor);
+  };
+  await checkedBefore(right.time - lateMs);
+  for (let n = 0; n < 4; n += 1) await checkBoth();
+  expect(floors).toEqual([1_010_000, 1_010_000, 1_010_000, 1_010_000]);
+  // The clock is right again, and then the worker dies.
+  behind.time = right.time;
+  await checkBoth();
+  const diedAt = right.time;
+  behind.rounds = async () => {};
+  while (right.time < diedAt + 2 * minute) await checkBoth();
+  expect(floors.at(-1)).toBeGreaterThan(diedAt);
+  await right.activity.stop();
 });
 
 test('after an hour in which nothing was checked silence counts from now on', async () => {

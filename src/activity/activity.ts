@@ -39,11 +39,8 @@ interface ActivityDeps {
   inactivityMs: number;
   /** Interval of the checks for silent devices; 0 = other workers make them, not this one. */
   checkMs: number;
-  /**
-   * True while the database's clock seems to have jumped and this host keeps its own time. Other hosts may have another
-   * time then: this worker judges no silence, does not say up to which time it has stored all, and leaves later times.
-   */
-  keepsOwnTime?: () => boolean;
+  /** Returns the time of the database's clock; by default asks the database. */
+  databaseTime?: () => Promise<number>;
   onPoll?: OnPoll;
 }
 
@@ -160,7 +157,6 @@ export class Activity {
       if (!isAway(error)) this.#report('activity_unwritten', error);
       return;
     }
-    if (this.#keepsOwnTime()) return;
     // A check of a large fleet takes longer than a round may.
     this.#checking ??= this.#silence
       ?.checkWhenDue()
@@ -170,10 +166,6 @@ export class Activity {
       .finally(() => {
         this.#checking = undefined;
       });
-  }
-
-  #keepsOwnTime(): boolean {
-    return this.#deps.keepsOwnTime?.() ?? false;
   }
 
   #session(device: number): SessionTimes {
@@ -303,8 +295,7 @@ export class Activity {
       // An activity that is noted from here on is written in the next turn.
       const since = new Map([...left.values()].map((seen) => [seen, seen.unwrittenSince]));
       for (const seen of left.values()) seen.unwrittenSince = 0;
-      const now = this.#keepsOwnTime() ? Number.POSITIVE_INFINITY : clock.now();
-      const changed = stored.filter(({ block, times }) => mergeTimes(times, left.get(block)!.times, now));
+      const changed = stored.filter(({ block, times }) => mergeTimes(times, left.get(block)!.times, clock.now()));
       let replaced = new Set<number>();
       try {
         if (changed.length > 0) replaced = await replaceBlocks(postgres, changed);
@@ -326,11 +317,13 @@ export class Activity {
     const monotonic = clock.monotonic();
     const everyMs = Math.min(limits.activityReportMs, this.#turns * limits.activityWriteMs);
     // The next round notices a jump of the clock, before a report.
-    if (monotonic - this.#reportedMs < everyMs || this.#hasStepped() || this.#keepsOwnTime()) return;
+    if (monotonic - this.#reportedMs < everyMs || this.#hasStepped()) return;
     const now = clock.now();
     const isFirst = this.#reportedMs === Number.NEGATIVE_INFINITY;
     if (isFirst && (await raiseFloorWhenAlone(postgres, now))) {
-      log.info('activity_held', { reason: 'No worker ran before this one: silence of devices counts from now on.' });
+      log.info('activity_held', {
+        reason: 'PostgreSQL knew no running worker: silence of devices counts from now on.',
+      });
     }
     const settledTime = this.#seen.settledTime(now);
     const { timeline } = this.#ended;

@@ -82,7 +82,7 @@ export class EndedDevices {
     if (!isWhole || (ended.length === 0 && next < last)) {
       // Numbers are missing or mean other judgements, because rows were pruned or the database is another one. A
       // judgement that is missing included all activity before the settled time. Another server may lack any activity.
-      this.#seen.forgetActive(isOther ? 1 : settledTime);
+      this.#seen.forgetActive(isOther ? 1 : Math.max(1, settledTime));
       this.#seen.forgetStored();
       this.#last = last;
       return false;

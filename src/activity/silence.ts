@@ -5,11 +5,13 @@
  * checked for some time, and after a jump of the clock.
  */
 import { type Clock, clockStepMs } from '../base/clock.ts';
+import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Postgres } from '../postgres/client.ts';
+import { databaseMs } from '../postgres/clock.ts';
 import { readBlocksFrom, replaceBlocks } from './block-store.ts';
-import { blockDevices, blockOf, mergeTimes, placeOf, timeAt } from './blocks.ts';
+import { blockDevices, blockOf, limitTimes, placeOf, timeAt } from './blocks.ts';
 import {
   type ActiveDevice,
   type CheckTurn,
@@ -27,6 +29,7 @@ interface SilenceDeps {
   log: Log;
   inactivityMs: number;
   checkMs: number;
+  databaseTime?: () => Promise<number>;
 }
 
 const reasons: Record<Exclude<CheckTurn['held'], undefined>, string> = {
@@ -47,6 +50,8 @@ export class Silence {
   #readAllMs: number;
   /** The floor of the last check: a move shows what any host noticed, such as a death. */
   #floorTime: number | undefined;
+  /** Workers that were found dead here and not alive since, each with the monotonic time of the last such check. */
+  readonly #dead = new FifoMap<string, number>(limits.activityDeadKeptMax);
   #stopped = false;
 
   constructor(deps: SilenceDeps) {
@@ -70,13 +75,19 @@ export class Silence {
   /** Returns how many devices became inactive. */
   async check(): Promise<number> {
     const { postgres, clock, log, inactivityMs, checkMs } = this.#deps;
+    const database = await (this.#deps.databaseTime?.() ?? databaseMs(postgres, limits.activityClockMsMax));
     const now = clock.now();
     const deadMs = Math.max(limits.activityDeadMsMin, Math.min(limits.activityDeadMsMax, inactivityMs));
     // A check that is due slightly early is made, so that hosts that check in turn do not skip one.
     const everyMs = checkMs * 0.9;
-    const times = { now, everyMs, deadMs, gapMs: 2 * checkMs + deadMs, toleranceMs: clockStepMs };
-    const turn = await takeCheckTurn(postgres, times);
+    const isDatabaseTime = Math.abs(now - database) <= clockStepMs;
+    const times = { now, isDatabaseTime, everyMs, deadMs, gapMs: 2 * checkMs + deadMs, toleranceMs: clockStepMs };
+    const wasDead = (worker: string) =>
+      clock.monotonic() - (this.#dead.get(worker) ?? Number.NEGATIVE_INFINITY) < limits.activityDeadKeptMs;
+    const turn = await takeCheckTurn(postgres, times, wasDead);
     if (turn === undefined) return 0;
+    for (const worker of turn.dead) this.#dead.set(worker, clock.monotonic());
+    for (const worker of turn.live) this.#dead.delete(worker);
     if (turn.held !== undefined)
       log[turn.held === 'gap' ? 'info' : 'warn']('activity_held', { reason: reasons[turn.held] });
     if (turn.held === 'back') await clampTimes(postgres, now, clockStepMs);
@@ -112,7 +123,7 @@ export class Silence {
     const timeouts = await readTimeouts(postgres, first, pageDevices);
     const stored = await readBlocksFrom(postgres, blockOf(first), pageDevices / blockDevices);
     if (isBack) {
-      const ahead = stored.filter(({ times }) => mergeTimes(times, undefined, clock.now()));
+      const ahead = stored.filter(({ times }) => limitTimes(times, clock.now()));
       if (ahead.length > 0) await replaceBlocks(postgres, ahead);
     }
     const blocks = new Map(stored.map(({ block, times }) => [block, times]));

@@ -43,9 +43,7 @@ async function openAdmission({ link, begin, config, log, started }: WorkerDeps, 
   const { inactivitySeconds, checkSeconds } = config.activity;
   // One worker of an instance checks for silent devices.
   const checkMs = begin.slot === 0 ? checkSeconds * 1000 : 0;
-  const keepsOwnTime = () => link.state.clock.isDatabaseStep;
-  const inactivityMs = inactivitySeconds * 1000;
-  const activity = new Activity({ postgres, clock, log, inactivityMs, checkMs, keepsOwnTime, onPoll });
+  const activity = new Activity({ postgres, clock, log, inactivityMs: inactivitySeconds * 1000, checkMs, onPoll });
   await activity.start();
   started.add('activity of devices', () => activity.stop());
   const usage = new TenantUsage({ postgres, clock, log });

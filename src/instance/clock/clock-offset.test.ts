@@ -95,11 +95,11 @@ test('a step of the database alone is not followed, and noticed', () => {
   world.databaseWrong = year;
   world.run(10);
   expect(Math.abs(world.error)).toBeLessThan(1);
-  expect(world.offset.state.isDatabaseStep).toBe(true);
+  expect(world.offset.isDatabaseStep).toBe(true);
   expect(world.offset.verdict).toBe('wrong');
   world.databaseWrong = 0;
   world.run(1);
-  expect(world.offset.state.isDatabaseStep).toBe(false);
+  expect(world.offset.isDatabaseStep).toBe(false);
   expect(world.offset.verdict).toBe('good');
 });
 
@@ -114,11 +114,11 @@ test.each([hour, -hour])('a step of the database alone by %d ms is not followed 
     .measure()
     .run(10);
   expect(Math.abs(world.error)).toBeLessThan(1);
-  expect(world.offset.state.isDatabaseStep).toBe(true);
+  expect(world.offset.isDatabaseStep).toBe(true);
   expect(world.offset.verdict).toBe('wrong');
   world.databaseWrong = 0;
   world.run(1);
-  expect(world.offset.state.isDatabaseStep).toBe(false);
+  expect(world.offset.isDatabaseStep).toBe(false);
   expect(world.offset.verdict).toBe('good');
 });
 
@@ -133,7 +133,7 @@ test('after a restart the database is followed when the host agrees with it, and
     world.hostWrong = hostWrong;
     world.begin(remembered).measure();
     expect(Math.abs(world.error)).toBeLessThan(1);
-    expect(world.offset.state.isDatabaseStep).toBe(false);
+    expect(world.offset.isDatabaseStep).toBe(false);
   }
 });
 

@@ -16,16 +16,9 @@ export interface ClockState {
   /** Host's clock − database's clock, in milliseconds; 0 before the first measurement. */
   offsetMs: number;
   verdict: ClockVerdict;
-  /** True while only the clock of the database has jumped: the instance keeps the time of the host. */
-  isDatabaseStep: boolean;
 }
 
-export const unmeasuredClock: ClockState = {
-  line: undefined,
-  offsetMs: 0,
-  verdict: 'unmeasured',
-  isDatabaseStep: false,
-};
+export const unmeasuredClock: ClockState = { line: undefined, offsetMs: 0, verdict: 'unmeasured' };
 
 /** One round trip to the database, in milliseconds. */
 interface ClockSample {
@@ -72,7 +65,8 @@ export class ClockOffset {
   #isKnown = false;
   #offsetMs = 0;
   #adjustedAt = 0;
-  #isDatabaseStep = false;
+  /** True while only the clock of the database has jumped. The instance then keeps the time of the host. */
+  isDatabaseStep = false;
 
   /** The time of the instance − the monotonic time of the host; undefined before `begin`. */
   get anchor(): number | undefined {
@@ -81,7 +75,7 @@ export class ClockOffset {
 
   get state(): Omit<ClockState, 'line'> {
     const { verdict } = this;
-    return { offsetMs: Math.round(this.#offsetMs), verdict, isDatabaseStep: this.#isDatabaseStep };
+    return { offsetMs: Math.round(this.#offsetMs), verdict };
   }
 
   get verdict(): ClockVerdict {
@@ -127,20 +121,20 @@ export class ClockOffset {
     const elapsed = monotonic - this.#adjustedAt;
     this.#adjustedAt = monotonic;
     const difference = anchor === undefined ? 0 : best.anchor - anchor;
-    this.#isDatabaseStep = false;
+    this.isDatabaseStep = false;
     const isFirst = !this.#isMeasured;
     this.#isMeasured = true;
     if (anchor === undefined) {
       this.#anchor = best.anchor;
     } else if (isFirst && this.#isStepSince(best, host, monotonic)) {
-      this.#isDatabaseStep = true;
+      this.isDatabaseStep = true;
       this.#anchor = this.#earlierAnchor;
     } else if (isFirst) {
       // A slow answer does not contradict a time that differs by less than the error of the answer.
       if (Math.abs(difference) > best.error) this.#anchor = best.anchor;
     } else if (Math.abs(difference) > clockStepMs) {
-      this.#isDatabaseStep = Math.abs(host - (monotonic + anchor)) <= clockStepMs;
-      if (!this.#isDatabaseStep) this.#anchor = best.anchor;
+      this.isDatabaseStep = Math.abs(host - (monotonic + anchor)) <= clockStepMs;
+      if (!this.isDatabaseStep) this.#anchor = best.anchor;
     } else if (Math.abs(difference) > best.error) {
       const most = elapsed * slewPerMs;
       this.#anchor = anchor + Math.max(-most, Math.min(most, difference));

@@ -103,8 +103,7 @@ export class ClockWatch {
 
   #logChange(): void {
     const { log } = this.#deps;
-    const { state } = this.#offset;
-    const { isDatabaseStep } = state;
+    const { state, isDatabaseStep } = this.#offset;
     if (isDatabaseStep && !this.#wasDatabaseStep) {
       log.error('database_clock_jumped', { reason: 'The clock of the database jumped; this host keeps its own time.' });
     }
@@ -134,9 +133,9 @@ export class ClockWatch {
    */
   #keep(databaseMs: number, at: number): void {
     const { path, log } = this.#deps;
-    const { offsetMs, isDatabaseStep } = this.#offset.state;
+    const { offsetMs } = this.#offset.state;
     const kept = this.#kept;
-    if (isDatabaseStep) return;
+    if (this.#offset.isDatabaseStep) return;
     if (kept && at - kept.at < keepEveryMs && Math.abs(kept.offsetMs - offsetMs) < keepAtChangeMs) return;
     this.#kept = { offsetMs, at };
     try {
