@@ -83,6 +83,7 @@ interface OpenFile extends Place {
   readonly written: FifoMap<number, string>;
 }
 
+const otherDatabase = 'another database answers than at the beginning of the scan';
 const noId = '00000000-0000-0000-0000-000000000000';
 
 export class KnownDevicesWriter {
@@ -370,7 +371,6 @@ export class KnownDevicesWriter {
       await file.sync();
       await this.#appendMissed(next);
       await this.#disk.rename(temporary, path);
-      await this.#disk.syncDirectory(dirname(path));
     } catch (error) {
       await file.close().catch(() => {});
       await this.#disk.remove(temporary).catch(() => {});
@@ -379,20 +379,36 @@ export class KnownDevicesWriter {
     }
     await this.#file?.file.close().catch(() => {});
     this.#file = next;
-    // Profiles that were written only to the former file are missing in this one.
-    this.#forgetProfiles();
+    try {
+      await this.#disk.syncDirectory(dirname(path));
+    } catch (error) {
+      // A crash could bring the former file back, without the changes from here on.
+      await this.#abandon(next);
+      throw error;
+    }
     this.#written.add(devices);
     log.info('known_devices_scanned', { devices, bytes: next.bytes, ms: Math.round(clock.monotonic() - startMs) });
     await this.#follow();
   }
 
-  /** Appends the changes that were committed during the scan: PostgreSQL may fail right after the rename. */
+  /**
+   * Appends the changes that were committed during the scan, and all profiles: PostgreSQL may fail right after the
+   * rename.
+   */
   async #appendMissed(next: OpenFile): Promise<void> {
-    const settled = await readSettled(this.#deps.postgres);
+    const settled = await readSettledOfFile(this.#deps.postgres, next.digester.file);
+    if (isOfOtherHistory(settled, next) || settled.next < next.seen.next) throw new Error(otherDatabase);
+    const append = async (records: Buffer[]) => {
+      if (!(await this.#append(next, records, next))) throw new Error(otherDatabase);
+    };
     for await (const records of this.#changes(next)) {
-      if (!(await this.#append(next, records, next))) throw new Error('the database lacks the mark of the new file');
+      await append(records);
+      await this.#followFormer();
     }
     next.seen = settled;
+    // The former file may have got profiles that changed during the scan.
+    this.#forgetProfiles();
+    await append(await this.#changedProfiles());
   }
 
   /** Writes scanned records without a sync. */

@@ -350,13 +350,19 @@ test('a file of version 1 answers while the store does not, and is made again wh
 
 test('a change that is committed while a file is made is in that file before it answers', async () => {
   await write();
+  const credentials = mqttBasicCredentials({ clientId: 'pump', userName: 'miller', password: 'stone-42' });
+  store.save(credentials, 5);
   // Another table of the log: all devices are read again.
   store.settled -= 50;
+  const transportConfiguration = { type: 'MQTT', deviceTelemetryTopic: 'own/telemetry' };
   const query = store.query.bind(store);
   store.query = async (text, values) => {
     const rows = await query(text, values);
     // The scan has read the former row of this device.
-    if (text.includes('k.id > $1') && store.rows.has('one')) store.remove('one');
+    if (text.includes('k.id > $1') && store.rows.has('one')) {
+      store.remove('one');
+      store.profiles = [{ id: profileId, version: 2, transportType: 'MQTT', data: { transportConfiguration } }];
+    }
     return rows;
   };
   disk.fault = (operation) => {
@@ -366,6 +372,18 @@ test('a change that is committed while a file is made is in that file before it 
   await write();
   expect([store.isAway, store.scans]).toEqual([true, 2]);
   expect(await numbers(reader(), 'one', 'two')).toEqual([undefined, 2]);
+  const login = (await reader().logins([credentials.credentialsId])).get(credentials.credentialsId)!;
+  expect(login.topics?.telemetry).toBe('own/telemetry');
+});
+
+test('a new file whose directory cannot be synced is removed, and made again', async () => {
+  disk.fault = (operation) => (operation === 'syncDirectory' ? 'EIO' : undefined);
+  await write();
+  expect(events).toContain('known_devices_unwritten');
+  expect(await numbers(reader(), 'one')).toEqual([undefined]);
+  disk.fault = () => undefined;
+  await write();
+  expect(await numbers(reader(), 'one')).toEqual([1]);
 });
 
 test('a file that has grown to twice its size is made again', async () => {
