@@ -27,8 +27,8 @@ export interface ReadResult {
   answered: Outcome;
   failed: number;
   /**
-   * The part of a core that was not used by the engine and this process: other programs, threads of the kernel, and
-   * what the host of a virtual machine gave to others. Such work makes single calls slow.
+   * Cores that others used: other programs, threads of the kernel, and what the host of a virtual machine gave away.
+   * Such work makes single calls slow.
    */
   othersShare: number;
 }
