@@ -189,7 +189,7 @@ class GatheredBody<Subject> {
     exchange.releaseBody = release;
   }
 
-  /** Resumes the socket when the sender is known. */
+  /** Reads no further until the sender is known. */
   admit(sender: () => string | Promise<string>): void {
     const { exchange } = this.#deps;
     try {
@@ -199,7 +199,11 @@ class GatheredBody<Subject> {
         return;
       }
       this.#isPending = true;
-      exchange.pause();
+      // The library passes on what it has read before it pauses. After the whole body it closes a connection ten seconds
+      // after `resume`, also while the request is answered: such a connection is not paused.
+      setImmediate(() => {
+        if (this.#isPending && !exchange.isBodyWhole) exchange.pause();
+      });
       name.then(
         (known) => this.#admitted(known),
         (error: unknown) => this.#refuseSender(error),
