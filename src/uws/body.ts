@@ -199,8 +199,8 @@ class GatheredBody<Subject> {
         return;
       }
       this.#isPending = true;
-      // The library passes on what it has read before it pauses. After the whole body it closes a connection ten seconds
-      // after `resume`, also while the request is answered: such a connection is not paused.
+      // The library passes on what it has read before it pauses. It closes a connection ten seconds after `resume` when
+      // no piece of the body follows, also while the request is answered: such a connection is not paused.
       setImmediate(() => {
         if (this.#isPending && !exchange.isBodyWhole) exchange.pause();
       });

@@ -21,7 +21,13 @@ import type { Queries } from '../../postgres/client.ts';
 import { isAway } from '../../postgres/postgres-error.ts';
 import { changesSince, type LogPlace, placeAt, readSettled } from '../sql/credential-log-store.ts';
 import { insertMark, nextMark, readSettledOfFile } from '../sql/known-file-store.ts';
-import { listProfileVersions, lookUpLogins, lookUpProfileTransports, scanLogins } from '../sql/look-up-store.ts';
+import {
+  findGone,
+  listProfileVersions,
+  lookUpLogins,
+  lookUpProfileTransports,
+  scanLogins,
+} from '../sql/look-up-store.ts';
 import {
   blockBytesMax,
   blockHeadBytes,
@@ -196,8 +202,17 @@ export class KnownDevicesWriter {
 
   /** Gives the records of changes a page at a time: a million changes at once would be 200 MB. */
   async *#changes(file: OpenFile): AsyncGenerator<Buffer[]> {
-    const { postgres } = this.#deps;
+    const { postgres, clock } = this.#deps;
+    let goneFrom: LogPlace = file.seen;
+    let goneReadMs = Number.NEGATIVE_INFINITY;
     for await (const rows of changesSince(postgres, file.seen, limits.knownPageRows)) {
+      // Credentials that are gone do not wait for the devices that were made before.
+      if (rows.length >= limits.knownPageRows && clock.monotonic() - goneReadMs >= limits.knownGoneReadMs) {
+        goneReadMs = clock.monotonic();
+        const settled = await readSettled(postgres);
+        yield* this.#gone(file, goneFrom);
+        goneFrom = settled;
+      }
       const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId);
       if (fresh.length === 0) continue;
       const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
@@ -207,6 +222,19 @@ export class KnownDevicesWriter {
       yield [...gone, ...logins.map((login) => encodeDevice(login, file.digester))];
       // Reached after the append has succeeded.
       for (const row of fresh) file.written.set(row.id, row.deviceId);
+    }
+  }
+
+  /** Gives records of the credentials that are gone among the changes since `place`. */
+  async *#gone(file: OpenFile, place: LogPlace): AsyncGenerator<Buffer[]> {
+    const { postgres } = this.#deps;
+    for await (const rows of changesSince(postgres, place, limits.knownGonePageRows)) {
+      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId);
+      const gone = new Set(await findGone(postgres, [...new Set(fresh.map(({ credentialsId }) => credentialsId))]));
+      if (gone.size === 0) continue;
+      yield [...gone].map((id) => encodeGone(file.digester.credentials(id)));
+      // Reached after the append has succeeded.
+      for (const row of fresh) if (gone.has(row.credentialsId)) file.written.set(row.id, row.deviceId);
     }
   }
 
