@@ -218,9 +218,13 @@ class CopyIn extends Copy {
       if (this.#failed) return;
       connection.sendCopyFromChunk(chunk);
       if (connection.stream.writableNeedDrain) {
+        const { stream } = connection;
         await new Promise<void>((resolve) => {
-          connection.stream.once('drain', resolve);
-          connection.stream.once('close', resolve);
+          const end = () => {
+            stream.off('drain', end).off('close', end);
+            resolve();
+          };
+          stream.once('drain', end).once('close', end);
         });
       }
     }
