@@ -22,23 +22,15 @@ export function timeAt(times: Buffer, place: number): number {
 }
 
 /**
- * Merges the times of a worker into a stored block: the later time counts, and a stored time is never made earlier.
- * Times of the worker after `now` count as `now`. Returns false when the block did not change.
+ * Merges the times of a worker into a stored block: the later time counts. Times in the future, which come from a clock
+ * that was ahead, become `now`. Returns false when the block did not change.
  */
-export function mergeTimes(times: Buffer, seen: Float64Array, now: number): boolean {
-  return changeTimes(times, (stored, place) => Math.max(stored, Math.min(seen[place]!, now)));
-}
-
-/** Times in the future, which come from a clock that was ahead, become `now`. Returns false when there are none. */
-export function limitTimes(times: Buffer, now: number): boolean {
-  return changeTimes(times, (stored) => (stored > now + clockStepMs ? now : stored));
-}
-
-function changeTimes(times: Buffer, timeOf: (stored: number, place: number) => number): boolean {
+export function mergeTimes(times: Buffer, seen: Float64Array | undefined, now: number): boolean {
   let isChanged = false;
   for (let place = 0; place < blockDevices; place += 1) {
     const stored = timeAt(times, place);
-    const time = timeOf(stored, place);
+    let time = stored > now + clockStepMs ? now : stored;
+    if (seen !== undefined && seen[place]! > time) time = Math.max(time, Math.min(seen[place]!, now));
     if (time === stored) continue;
     times.writeUIntBE(time, place * timeBytes, timeBytes);
     isChanged = true;

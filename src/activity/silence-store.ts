@@ -14,15 +14,14 @@ export interface CheckTurn {
   floorTime: number;
   /** The reason why silence counts from now on; undefined when the floor has not moved. */
   held: 'gap' | 'back' | 'lost_worker' | undefined;
-  /** Ids of the workers that this check found dead, and of all others. */
-  dead: string[];
-  live: string[];
 }
 
 interface CheckTimes {
   now: number;
-  /** False when the database's clock has another time, so that other hosts may have another time, too. */
-  isDatabaseTime: boolean;
+  /** The time of the database's clock. */
+  database: number;
+  /** Checks are usually not further apart than this. */
+  steadyMs: number;
   /** A check is made only when the last one is at least this old. */
   everyMs: number;
   /** After a longer time without a check, devices may have had no host to send to. */
@@ -34,17 +33,15 @@ interface CheckTimes {
 }
 
 /**
- * Returns undefined when another host checks now, or did so within the interval. The same is true when this host does
- * not have the time of the database, and its time contradicts the last check: a machine that was paused would take the
- * times of all other hosts back. `wasDead` is true for a worker that was found dead before and reports again and again,
- * because its clock is wrong: the first time alone moves the floor.
+ * Returns undefined when another host checks now, or did so within the interval. Returns 'other_time' when neither the
+ * database nor the last check has the time of this host: a machine that was paused would take the times of all other
+ * hosts back.
  */
 export async function takeCheckTurn(
   postgres: Postgres,
   times: CheckTimes,
-  wasDead: (worker: string) => boolean,
-): Promise<CheckTurn | undefined> {
-  const { now, isDatabaseTime, everyMs, gapMs, deadMs, toleranceMs } = times;
+): Promise<CheckTurn | 'other_time' | undefined> {
+  const { now, database, steadyMs, everyMs, gapMs, deadMs, toleranceMs } = times;
   return await postgres.transaction(async (queries) => {
     const [check] = await queries.query<{ checked: number; floor: number }>(
       'select checked_time as checked, floor_time as floor from activity_check for update skip locked',
@@ -52,24 +49,22 @@ export async function takeCheckTurn(
     if (check === undefined) return undefined;
     const isBack = now < check.checked - toleranceMs || check.floor > now + toleranceMs;
     if (!isBack && now < check.checked + everyMs) return undefined;
-    const isGap = now > check.checked + gapMs;
-    if ((isBack || isGap) && !isDatabaseTime) return undefined;
-    const rows = await queries.query<{ id: string }>(
-      'delete from activity_writer where seen_time < $1::bigint - $2::bigint or seen_time > $1::bigint + $2::bigint returning id',
+    const followsLast = !isBack && now <= check.checked + steadyMs + toleranceMs;
+    if (!followsLast && Math.abs(now - database) > toleranceMs) return 'other_time';
+    const dead = await queries.query(
+      'delete from activity_writer where seen_time < $1::bigint - $2::bigint or seen_time > $1::bigint + $2::bigint returning 1',
       [now, deadMs],
     );
-    const dead = rows.map(({ id }) => id);
     let held: CheckTurn['held'];
     if (isBack) held = 'back';
-    else if (isGap) held = 'gap';
-    else if (!dead.every(wasDead)) held = 'lost_worker';
+    else if (now > check.checked + gapMs) held = 'gap';
+    else if (dead.length > 0) held = 'lost_worker';
     const floorTime = held ? now : check.floor;
-    const live = await queries.query<{ id: string; settled: number }>(
-      'select id, settled_time as settled from activity_writer',
+    const [settled] = await queries.query<{ time: number | null }>(
+      'select min(settled_time) as time from activity_writer',
     );
     await queries.query('update activity_check set checked_time = $1, floor_time = $2', [now, floorTime]);
-    const settledTime = live.reduce((time, { settled }) => Math.min(time, settled), now);
-    return { settledTime, floorTime, held, dead, live: live.map(({ id }) => id) };
+    return { settledTime: Math.min(now, settled?.time ?? now), floorTime, held };
   });
 }
 

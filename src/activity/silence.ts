@@ -5,13 +5,12 @@
  * checked for some time, and after a jump of the clock.
  */
 import { type Clock, clockStepMs } from '../base/clock.ts';
-import { FifoMap } from '../base/fifo-map.ts';
 import { limits } from '../base/limits.ts';
 import type { Log } from '../base/log.ts';
 import type { Postgres } from '../postgres/client.ts';
 import { databaseMs } from '../postgres/clock.ts';
 import { readBlocksFrom, replaceBlocks } from './block-store.ts';
-import { blockDevices, blockOf, limitTimes, placeOf, timeAt } from './blocks.ts';
+import { blockDevices, blockOf, mergeTimes, placeOf, timeAt } from './blocks.ts';
 import {
   type ActiveDevice,
   type CheckTurn,
@@ -38,6 +37,9 @@ const reasons: Record<Exclude<CheckTurn['held'], undefined>, string> = {
   lost_worker: 'A worker ended without writing what it knew: silence counts from now on.',
 };
 
+const otherTime =
+  'The clock of this host is neither that of the database nor that of the last check: this host judges no silence.';
+
 export class Silence {
   readonly #deps: SilenceDeps;
   #checkedMs: number;
@@ -50,8 +52,8 @@ export class Silence {
   #readAllMs: number;
   /** The floor of the last check: a move shows what any host noticed, such as a death. */
   #floorTime: number | undefined;
-  /** Workers that were found dead here and not alive since, each with the monotonic time of the last such check. */
-  readonly #dead = new FifoMap<string, number>(limits.activityDeadKeptMax);
+  /** True when the last turn was left because of the clock of this host. */
+  #hasOtherTime = false;
   #stopped = false;
 
   constructor(deps: SilenceDeps) {
@@ -80,14 +82,16 @@ export class Silence {
     const deadMs = Math.max(limits.activityDeadMsMin, Math.min(limits.activityDeadMsMax, inactivityMs));
     // A check that is due slightly early is made, so that hosts that check in turn do not skip one.
     const everyMs = checkMs * 0.9;
-    const isDatabaseTime = Math.abs(now - database) <= clockStepMs;
-    const times = { now, isDatabaseTime, everyMs, deadMs, gapMs: 2 * checkMs + deadMs, toleranceMs: clockStepMs };
-    const wasDead = (worker: string) =>
-      clock.monotonic() - (this.#dead.get(worker) ?? Number.NEGATIVE_INFINITY) < limits.activityDeadKeptMs;
-    const turn = await takeCheckTurn(postgres, times, wasDead);
+    const steadyMs = 2 * checkMs;
+    const times = { now, database, steadyMs, everyMs, deadMs, gapMs: steadyMs + deadMs, toleranceMs: clockStepMs };
+    const turn = await takeCheckTurn(postgres, times);
     if (turn === undefined) return 0;
-    for (const worker of turn.dead) this.#dead.set(worker, clock.monotonic());
-    for (const worker of turn.live) this.#dead.delete(worker);
+    if (turn === 'other_time') {
+      if (!this.#hasOtherTime) log.warn('activity_held', { reason: otherTime });
+      this.#hasOtherTime = true;
+      return 0;
+    }
+    this.#hasOtherTime = false;
     if (turn.held !== undefined)
       log[turn.held === 'gap' ? 'info' : 'warn']('activity_held', { reason: reasons[turn.held] });
     if (turn.held === 'back') await clampTimes(postgres, now, clockStepMs);
@@ -123,7 +127,7 @@ export class Silence {
     const timeouts = await readTimeouts(postgres, first, pageDevices);
     const stored = await readBlocksFrom(postgres, blockOf(first), pageDevices / blockDevices);
     if (isBack) {
-      const ahead = stored.filter(({ times }) => limitTimes(times, clock.now()));
+      const ahead = stored.filter(({ times }) => mergeTimes(times, undefined, clock.now()));
       if (ahead.length > 0) await replaceBlocks(postgres, ahead);
     }
     const blocks = new Map(stored.map(({ block, times }) => [block, times]));

@@ -208,10 +208,6 @@ export const limits = {
   activityDeadMsMax: 60_000,
   /** Batches of devices that became inactive, read in one statement. */
   activityEndedRowsMax: 20,
-  /** Time for which a check remembers a worker that reports with a wrong clock, and was found dead for that. */
-  activityDeadKeptMs: 600_000,
-  /** Workers that were found dead and are remembered for that time. */
-  activityDeadKeptMax: 1_000,
   /** Time in which PostgreSQL must tell its clock to a check. */
   activityClockMsMax: 5_000,
   /** Batches of devices that became inactive, kept for workers that read late. */
