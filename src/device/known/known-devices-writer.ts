@@ -86,7 +86,10 @@ interface OpenFile extends Place {
   /**
    * Changes that the file has: place in the log → device. The log is read again from the last unsettled transaction on.
    */
-  readonly written: FifoMap<number, string>;
+  written: FifoMap<number, string>;
+  /** The versions of the profiles that the file has. */
+  profiles: Map<string, number>;
+  profilesCheckedMs: number;
 }
 
 const otherDatabase = 'another database answers than at the beginning of the scan';
@@ -96,8 +99,6 @@ export class KnownDevicesWriter {
   readonly #deps: KnownDevicesWriterDeps;
   readonly #disk: Disk;
   readonly #written;
-  #profiles = new Map<string, number>();
-  #profilesCheckedMs = Number.NEGATIVE_INFINITY;
   #file: OpenFile | undefined;
   /** Monotonic time at which the file was known to be complete. */
   #currentMs: number | undefined;
@@ -186,10 +187,11 @@ export class KnownDevicesWriter {
     let isChanged = false;
     // The cursor moves with the last block: blocks lost in a crash are read from the log again.
     for await (const records of this.#changes(file)) {
+      if (records.length === 0) continue;
       isChanged = true;
       if (!(await this.#append(file, records, file))) return false;
     }
-    const profiles = await this.#changedProfiles();
+    const profiles = await this.#changedProfiles(file);
     isChanged ||= profiles.length > 0;
     // A block without records only keeps the cursor recent, and is written rarely.
     file.seen = settled;
@@ -225,32 +227,31 @@ export class KnownDevicesWriter {
     }
   }
 
-  /** Gives records of the credentials that are gone among the changes since `place`. */
+  /** Gives records of the credentials that are gone among the changes since `place`; a page may give none. */
   async *#gone(file: OpenFile, place: LogPlace): AsyncGenerator<Buffer[]> {
     const { postgres } = this.#deps;
     for await (const rows of changesSince(postgres, place, limits.knownGonePageRows)) {
       const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId);
       const gone = new Set(await findGone(postgres, [...new Set(fresh.map(({ credentialsId }) => credentialsId))]));
-      if (gone.size === 0) continue;
       yield [...gone].map((id) => encodeGone(file.digester.credentials(id)));
       // Reached after the append has succeeded.
       for (const row of fresh) if (gone.has(row.credentialsId)) file.written.set(row.id, row.deviceId);
     }
   }
 
-  /** Returns changed profiles. Profile changes are not in the log, and profiles are few. */
-  async #changedProfiles(): Promise<Buffer[]> {
+  /** Returns the profiles that the file lacks. Profile changes are not in the log, and profiles are few. */
+  async #changedProfiles(file: OpenFile): Promise<Buffer[]> {
     const { postgres, clock } = this.#deps;
-    if (clock.monotonic() - this.#profilesCheckedMs < limits.knownProfilesCheckMs) return [];
+    if (clock.monotonic() - file.profilesCheckedMs < limits.knownProfilesCheckMs) return [];
     const versions = await listProfileVersions(postgres);
-    const changed = versions.filter(({ id, version }) => this.#profiles.get(id) !== version).map(({ id }) => id);
+    const changed = versions.filter(({ id, version }) => file.profiles.get(id) !== version).map(({ id }) => id);
     const records: Buffer[] = [];
     for (let i = 0; i < changed.length; i += limits.knownPageRows) {
       const profiles = await lookUpProfileTransports(postgres, changed.slice(i, i + limits.knownPageRows));
       for (const profile of profiles) records.push(encodeProfile(profile));
     }
-    this.#profiles = new Map(versions.map(({ id, version }) => [id, version]));
-    this.#profilesCheckedMs = clock.monotonic();
+    file.profiles = new Map(versions.map(({ id, version }) => [id, version]));
+    file.profilesCheckedMs = clock.monotonic();
     return records;
   }
 
@@ -268,8 +269,7 @@ export class KnownDevicesWriter {
         await this.#write(file, encodeBlock(block, { cursor, at, base: file.base }));
       this.#written.add(records.length);
     } catch (error) {
-      file.written.clear();
-      this.#forgetProfiles();
+      Object.assign(file, nothingWritten());
       // A new file that could not be written is removed by its maker.
       if (file !== this.#file) throw error;
       if (!isNoSpace(error)) await this.#abandon(file);
@@ -278,12 +278,6 @@ export class KnownDevicesWriter {
     }
     Object.assign(file, { cursor, at });
     return true;
-  }
-
-  /** Forgets which profiles were written: all are written again. */
-  #forgetProfiles(): void {
-    this.#profiles.clear();
-    this.#profilesCheckedMs = Number.NEGATIVE_INFINITY;
   }
 
   async #write(file: OpenFile, block: Buffer): Promise<void> {
@@ -297,6 +291,7 @@ export class KnownDevicesWriter {
     this.#file = undefined;
     await file.close().catch(() => {});
     await this.#disk.remove(this.#deps.path).catch(() => {});
+    await this.#disk.syncDirectory(dirname(this.#deps.path)).catch(() => {});
   }
 
   /** Opens the file of an earlier run, cut after its last whole block. Returns undefined when no file can be used. */
@@ -329,7 +324,7 @@ export class KnownDevicesWriter {
         cursor: 0n,
         seen: placeAt(0n),
         at: 0,
-        written: writtenChanges(),
+        ...nothingWritten(),
       };
       while (open && open.bytes + blockHeadBytes <= size) {
         const head = decodeBlockHead(await readAt(file, open.bytes, blockHeadBytes));
@@ -371,12 +366,11 @@ export class KnownDevicesWriter {
     const digester = new Digester(key);
     const seen: LogPlace = settled;
     const start = { source, timeline, mark: 0, bytes: headerBytes, base: 0, cursor, seen, at };
-    const next: OpenFile = { ...start, file, digester, written: writtenChanges() };
+    const next: OpenFile = { ...start, file, digester, ...nothingWritten() };
     let [devices, unsyncedFrom] = [0, 0];
     try {
       await file.write([encodeHeader({ key, source, timeline })], 0);
-      this.#forgetProfiles();
-      await this.#writeScanned(next, await this.#changedProfiles());
+      await this.#writeScanned(next, await this.#changedProfiles(next));
       for (let after: string | undefined = noId; after !== undefined; ) {
         const page: Awaited<ReturnType<typeof scanLogins>> = await scanLogins(postgres, after, limits.knownPageRows);
         await this.#writeScanned(
@@ -430,13 +424,12 @@ export class KnownDevicesWriter {
       if (!(await this.#append(next, records, next))) throw new Error(otherDatabase);
     };
     for await (const records of this.#changes(next)) {
-      await append(records);
+      if (records.length > 0) await append(records);
       await this.#followFormer();
     }
     next.seen = settled;
-    // The former file may have got profiles that changed during the scan.
-    this.#forgetProfiles();
-    await append(await this.#changedProfiles());
+    next.profilesCheckedMs = Number.NEGATIVE_INFINITY;
+    await append(await this.#changedProfiles(next));
   }
 
   /** Writes scanned records without a sync. */
@@ -455,8 +448,13 @@ export class KnownDevicesWriter {
   }
 }
 
-function writtenChanges(): FifoMap<number, string> {
-  return new FifoMap(limits.credentialChangesPassedOnMax);
+/** After a failed append, too: the log is read again from the cursor on, and all profiles are written again. */
+function nothingWritten(): Pick<OpenFile, 'written' | 'profiles' | 'profilesCheckedMs'> {
+  return {
+    written: new FifoMap(limits.credentialChangesPassedOnMax),
+    profiles: new Map(),
+    profilesCheckedMs: Number.NEGATIVE_INFINITY,
+  };
 }
 
 /** Gives one block at least, which may be empty. */
