@@ -199,10 +199,11 @@ class GatheredBody<Subject> {
         return;
       }
       this.#isPending = true;
-      // The library passes on what it has read before it pauses. It closes a connection ten seconds after `resume` when
-      // no piece of the body follows, also while the request is answered: such a connection is not paused.
+      // After `pause` the library still passes on what it has already read. When that includes the end of the body,
+      // `resume` starts a timer of ten seconds that nothing ends, and the connection is closed while the handler works.
+      // So the pause waits until the pieces of this turn are known.
       setImmediate(() => {
-        if (this.#isPending && !exchange.isBodyWhole) exchange.pause();
+        if (this.#isPending && !exchange.isBodyWhole && exchange.skipped === undefined) exchange.pause();
       });
       name.then(
         (known) => this.#admitted(known),

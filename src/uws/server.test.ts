@@ -1,7 +1,6 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { afterEach, expect, test, vi } from 'vitest';
-import { RawConnection } from '../../test/harness/raw.ts';
 import { steadySleep, useSteadyClock } from '../../test/harness/steady-clock.ts';
 import { unavailable } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
@@ -85,32 +84,6 @@ test('room for a body is held until its handler is done, also when the client ha
   await new Promise((resolve) => setImmediate(resolve));
   expect(heldBytes()).toBe(0);
 });
-
-test('a slow answer to a large body arrives, also when its sender was looked up', async () => {
-  const server = open(128 * 1024 * 1024);
-  const answerIn = (ms: number) => async () => {
-    await steadySleep(ms);
-    return { status: 200, body: 'late' };
-  };
-  const lookUp = async () => {
-    await steadySleep(100);
-    return 'user 1';
-  };
-  // The library closes connections that are idle for ten seconds, which it checks every four seconds.
-  server.route('POST', '/slow', answerIn(15_000), 1_000_000, lookUp);
-  server.route('POST', '/fast', answerIn(0), 1_000_000, lookUp);
-  server.seal();
-  const port = await server.listen('127.0.0.1', 0);
-  const connection = await RawConnection.open(port);
-  const body = 'x'.repeat(900_000);
-  const statuses: number[] = [];
-  // The kernel passes on more of the later bodies of a connection at once.
-  for (const path of ['/fast', '/fast', '/slow']) {
-    statuses.push((await connection.ask({ method: 'POST', path, body }, 20_000)).status);
-  }
-  connection.close();
-  expect(statuses).toEqual([200, 200, 200]);
-}, 30_000);
 
 test('bodies that arrive in one piece take room until their handlers are done', async () => {
   const server = open(64 * 1024);
