@@ -1,4 +1,4 @@
-/** When the connection of a body is paused during the look-up of its sender. The test takes the place of the library. */
+/** When a connection is paused during the look-up of a sender. The test takes the place of the library. */
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { BodyRoom, type BodyRules, readBody } from './body.ts';
