@@ -602,7 +602,7 @@ test('hosts that all have another time than the database judge silence', async (
   await worker.activity.start();
   worker.activity.touch(device);
   await checkedBefore(worker.time - lateMs);
-  await worker.rounds(3 * minute, 360);
+  await worker.rounds(3 * minute, 36);
   expect(await attributes(device)).toMatchObject({ active: '0' });
   await worker.activity.stop();
 });

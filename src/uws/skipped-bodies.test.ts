@@ -35,22 +35,17 @@ const overLimit = new Fault('rate_limit_device', 'Too many.');
 const full = unavailable('decode_queue_full', 'Wait.', 600);
 
 /**
- * Devices by name: `stranger`, `foreign` and `late`, which are looked up, `limited`, whose refusal asks for no wait,
- * `full`, whose refusal does, and others.
+ * Devices by name: `stranger`, `foreign`, which is looked up, `limited`, whose refusal asks for no wait, `full`, whose
+ * refusal does, and others.
  */
 async function listen(tls?: { cert: string; key: string }): Promise<number> {
   server = new HttpServer({
     ...{ log: createLog('error', 'test'), metrics: new Metrics(), worker: '', connectionsMax: 100 },
     ...{ bodyBytesMax: bytesMax, bodyBytesInFlightMax: 64 * bytesMax, ...(tls && { tls: { ...tls, hstsSeconds: 0 } }) },
   });
-  const refuseLate = async (ms: number) => {
-    if (ms > 0) await sleep(ms);
-    throw unknownToken;
-  };
   const admit = (name: string) => {
     if (name === 'stranger') throw unknownToken;
-    if (name === 'foreign') return refuseLate(0);
-    if (name === 'late') return refuseLate(50);
+    if (name === 'foreign') return Promise.reject(unknownToken);
     return `device ${name}`;
   };
   const refusal = (name: string) => ({ limited: overLimit, full })[name];
@@ -90,8 +85,7 @@ const length = (bytes: number) => ({ 'Content-Length': String(bytes) });
 const refused: [string, number, { path: string; method?: string; headers?: Record<string, string> }][] = [
   ['a body that is too large', 413, { path: '/small/a' }],
   ['a body of an unknown sender', 401, { path: '/large/stranger' }],
-  ['a body of a sender that a look-up refuses at once', 401, { path: '/large/foreign' }],
-  ['a body of a sender that a look-up refuses later', 401, { path: '/large/late' }],
+  ['a body of a sender that a look-up refuses', 401, { path: '/large/foreign' }],
   ['a large body of a sender beyond its limit', 429, { path: '/large/limited' }],
   ['a large body without a place', 503, { path: '/large/full' }],
   ['an unknown path', 404, { path: '/nothing' }],
