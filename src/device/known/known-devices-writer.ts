@@ -205,6 +205,8 @@ export class KnownDevicesWriter {
   /** Gives the records of changes a page at a time: a million changes at once would be 200 MB. */
   async *#changes(file: OpenFile): AsyncGenerator<Buffer[]> {
     const { postgres, clock } = this.#deps;
+    /** Ids of the changes that were written ahead of others. */
+    const ahead = new Set<number>();
     let goneFrom: LogPlace = file.seen;
     let goneReadMs = Number.NEGATIVE_INFINITY;
     for await (const rows of changesSince(postgres, file.seen, limits.knownPageRows)) {
@@ -212,10 +214,10 @@ export class KnownDevicesWriter {
       if (rows.length >= limits.knownPageRows && clock.monotonic() - goneReadMs >= limits.knownGoneReadMs) {
         goneReadMs = clock.monotonic();
         const settled = await readSettled(postgres);
-        yield* this.#gone(file, goneFrom);
+        yield* this.#gone(file, goneFrom, ahead);
         goneFrom = settled;
       }
-      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId);
+      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId && !ahead.has(row.id));
       if (fresh.length === 0) continue;
       const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
       const logins = await lookUpLogins(postgres, ids);
@@ -228,14 +230,15 @@ export class KnownDevicesWriter {
   }
 
   /** Gives records of the credentials that are gone among the changes since `place`; a page may give none. */
-  async *#gone(file: OpenFile, place: LogPlace): AsyncGenerator<Buffer[]> {
+  async *#gone(file: OpenFile, place: LogPlace, ahead: Set<number>): AsyncGenerator<Buffer[]> {
     const { postgres } = this.#deps;
     for await (const rows of changesSince(postgres, place, limits.knownGonePageRows)) {
-      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId);
+      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId && !ahead.has(row.id));
       const gone = new Set(await findGone(postgres, [...new Set(fresh.map(({ credentialsId }) => credentialsId))]));
       yield [...gone].map((id) => encodeGone(file.digester.credentials(id)));
       // Reached after the append has succeeded.
-      for (const row of fresh) if (gone.has(row.credentialsId)) file.written.set(row.id, row.deviceId);
+      for (const row of fresh) if (gone.has(row.credentialsId)) ahead.add(row.id);
+      if (ahead.size > limits.credentialChangesPassedOnMax) return;
     }
   }
 
