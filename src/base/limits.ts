@@ -369,10 +369,6 @@ export const limits = {
   storePrepareMsMax: 30_000,
   /** Rows of one page when known devices are scanned for their file. */
   knownPageRows: 1_000,
-  /** Interval at which revocations are written ahead of the devices that are made, while there are many. */
-  knownGoneReadMs: 500,
-  /** Rows of one page of the log of credentials when only revocations are looked for. */
-  knownGonePageRows: 10_000,
   /** Bytes of a new file of known devices between two syncs: the file in use is not updated during a sync. */
   knownUnsyncedBytesMax: 8 * 1024 * 1024,
   /** Pause after a new file of known devices could not be made, before all devices are read again. */

@@ -43,9 +43,6 @@ export class FakeDeviceStore implements Queries {
       const [, , next, after] = values.map(Number);
       return this.log.filter((row) => row.transaction > next! || (row.transaction === next && row.id > after!));
     }
-    if (text.includes('where not exists (select from device_credentials')) {
-      return (values[0] as string[]).filter((id) => !this.rows.has(id)).map((id) => ({ id }));
-    }
     if (text.includes('k.credentials_id = any')) {
       return (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []);
     }

@@ -21,13 +21,7 @@ import type { Queries } from '../../postgres/client.ts';
 import { isAway } from '../../postgres/postgres-error.ts';
 import { changesSince, type LogPlace, placeAt, readSettled } from '../sql/credential-log-store.ts';
 import { insertMark, nextMark, readSettledOfFile } from '../sql/known-file-store.ts';
-import {
-  findGone,
-  listProfileVersions,
-  lookUpLogins,
-  lookUpProfileTransports,
-  scanLogins,
-} from '../sql/look-up-store.ts';
+import { listProfileVersions, lookUpLogins, lookUpProfileTransports, scanLogins } from '../sql/look-up-store.ts';
 import {
   blockBytesMax,
   blockHeadBytes,
@@ -187,7 +181,6 @@ export class KnownDevicesWriter {
     let isChanged = false;
     // The cursor moves with the last block: blocks lost in a crash are read from the log again.
     for await (const records of this.#changes(file)) {
-      if (records.length === 0) continue;
       isChanged = true;
       if (!(await this.#append(file, records, file))) return false;
     }
@@ -204,20 +197,9 @@ export class KnownDevicesWriter {
 
   /** Gives the records of changes a page at a time: a million changes at once would be 200 MB. */
   async *#changes(file: OpenFile): AsyncGenerator<Buffer[]> {
-    const { postgres, clock } = this.#deps;
-    /** Ids of the changes that were written ahead of others. */
-    const ahead = new Set<number>();
-    let goneFrom: LogPlace = file.seen;
-    let goneReadMs = Number.NEGATIVE_INFINITY;
+    const { postgres } = this.#deps;
     for await (const rows of changesSince(postgres, file.seen, limits.knownPageRows)) {
-      // Credentials that are gone do not wait for the devices that were made before.
-      if (rows.length >= limits.knownPageRows && clock.monotonic() - goneReadMs >= limits.knownGoneReadMs) {
-        goneReadMs = clock.monotonic();
-        const settled = await readSettled(postgres);
-        yield* this.#gone(file, goneFrom, ahead);
-        goneFrom = settled;
-      }
-      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId && !ahead.has(row.id));
+      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId);
       if (fresh.length === 0) continue;
       const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
       const logins = await lookUpLogins(postgres, ids);
@@ -226,19 +208,6 @@ export class KnownDevicesWriter {
       yield [...gone, ...logins.map((login) => encodeDevice(login, file.digester))];
       // Reached after the append has succeeded.
       for (const row of fresh) file.written.set(row.id, row.deviceId);
-    }
-  }
-
-  /** Gives records of the credentials that are gone among the changes since `place`; a page may give none. */
-  async *#gone(file: OpenFile, place: LogPlace, ahead: Set<number>): AsyncGenerator<Buffer[]> {
-    const { postgres } = this.#deps;
-    for await (const rows of changesSince(postgres, place, limits.knownGonePageRows)) {
-      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId && !ahead.has(row.id));
-      const gone = new Set(await findGone(postgres, [...new Set(fresh.map(({ credentialsId }) => credentialsId))]));
-      yield [...gone].map((id) => encodeGone(file.digester.credentials(id)));
-      // Reached after the append has succeeded.
-      for (const row of fresh) if (gone.has(row.credentialsId)) ahead.add(row.id);
-      if (ahead.size > limits.credentialChangesPassedOnMax) return;
     }
   }
 
@@ -427,7 +396,7 @@ export class KnownDevicesWriter {
       if (!(await this.#append(next, records, next))) throw new Error(otherDatabase);
     };
     for await (const records of this.#changes(next)) {
-      if (records.length > 0) await append(records);
+      await append(records);
       await this.#followFormer();
     }
     next.seen = settled;

@@ -376,23 +376,6 @@ test('a change that is committed while a file is made is in that file before it 
   expect(login.topics?.telemetry).toBe('own/telemetry');
 });
 
-test('a revocation does not wait for the many devices that were made before', async () => {
-  await write();
-  for (let n = 0; n < limits.knownPageRows; n += 1) store.save(tokenCredentials(`new ${n}`), 10 + n);
-  store.remove('one');
-  const query = store.query.bind(store);
-  store.query = async (text, values) => {
-    store.isAway = text.includes('k.credentials_id = any');
-    return await query(text, values);
-  };
-  await write();
-  expect(await numbers(reader(), 'one', 'two', 'new 1')).toEqual([undefined, 2, undefined]);
-  store.query = query;
-  store.isAway = false;
-  await write();
-  expect(await numbers(reader(), 'one', 'two', 'new 1')).toEqual([undefined, 2, 11]);
-});
-
 test('a new file whose directory cannot be synced is removed, and made again', async () => {
   disk.fault = (operation) => (operation === 'syncDirectory' ? 'EIO' : undefined);
   await write();

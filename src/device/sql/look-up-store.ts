@@ -43,16 +43,6 @@ export async function lookUpLogins(queries: Queries, credentialsIds: string[]): 
   );
 }
 
-/** Returns those of the credentials that no device has. */
-export async function findGone(queries: Queries, credentialsIds: string[]): Promise<string[]> {
-  const rows = await queries.query<{ id: string }>(
-    `select id from unnest($1::text[]) as asked (id)
-      where not exists (select from device_credentials where credentials_id = asked.id)`,
-    [credentialsIds],
-  );
-  return rows.map(({ id }) => id);
-}
-
 /**
  * Returns a page of the credentials of all devices, by their own id (not `credentialsId`); `after`: the last id of the
  * previous page.
