@@ -385,10 +385,7 @@ export class KnownDevicesWriter {
     await this.#follow();
   }
 
-  /**
-   * Appends the changes that were committed during the scan, and all profiles: PostgreSQL may fail right after the
-   * rename.
-   */
+  /** Appends what changed during the scan, profiles included: PostgreSQL may fail right after the rename. */
   async #appendMissed(next: OpenFile): Promise<void> {
     const settled = await readSettledOfFile(this.#deps.postgres, next.digester.file);
     if (isOfOtherHistory(settled, next) || settled.next < next.seen.next) throw new Error(otherDatabase);
