@@ -369,6 +369,10 @@ export const limits = {
   storePrepareMsMax: 30_000,
   /** Rows of one page when known devices are scanned for their file. */
   knownPageRows: 1_000,
+  /** Interval at which the file of known devices gets changes ahead of new devices, while there are pages of those. */
+  knownAheadMs: 500,
+  /** Changes that the writer of known devices remembers as written ahead: no others go ahead until these are passed. */
+  knownAheadMax: 100_000,
   /** Bytes of a new file of known devices between two syncs: the file in use is not updated during a sync. */
   knownUnsyncedBytesMax: 8 * 1024 * 1024,
   /** Pause after a new file of known devices could not be made, before all devices are read again. */

@@ -200,7 +200,7 @@ export class CredentialChanges {
   }
 
   async #read(place: LogPlace): Promise<void> {
-    for await (const changes of changesSince(this.#deps.postgres, place, limits.credentialChangesRowsMax)) {
+    for await (const { changes } of changesSince(this.#deps.postgres, place, limits.credentialChangesRowsMax)) {
       for (const change of changes) this.#passOnOnce(change);
     }
   }

@@ -151,10 +151,10 @@ it.each([
         return await queries.query(text, values);
       },
     } as typeof queries;
-    const read = async (place: LogPlace, pageRows = 2) => {
+    const read = async (place: LogPlace, pageRows = 2, to?: LogPlace) => {
       const pages: string[] = [];
-      for await (const page of changesSince(explained, place, pageRows))
-        pages.push(page.map(({ credentialsId }) => credentialsId).join(' '));
+      for await (const { changes } of changesSince(explained, place, pageRows, to))
+        pages.push(changes.map(({ credentialsId }) => credentialsId).join(' '));
       const [row] = await explained.query<{ changed: boolean }>(
         `select ${hasChangedCredentials} as changed`,
         placeValues(place),
@@ -168,6 +168,10 @@ it.each([
       ['five five', 'five eight', 'eight eight', 'eight eight', 'ten ten', 'ten'],
     ]);
     expect(await read({ next: 11n, running: [6n] }, 1_000)).toEqual([false, ['']]);
+    // What a reader lacks that stopped where transaction 8 was running is read from there on.
+    const stop = { next: 10n, running: [8n] };
+    expect(await read({ next: 9n, running: [5n, 6n, 8n] }, 2, stop)).toEqual([true, ['five five', 'five', '', '', '']]);
+    expect(await read(stop, 2)).toEqual([true, ['eight eight', 'eight eight', 'eight ten', 'ten ten', '']]);
     for (const plan of plans) {
       expect(plan).not.toMatch(/Rows Removed by Filter: \d{2}|Seq Scan/);
       // The index of the old rows alone has more than fifty pages.

@@ -242,7 +242,7 @@ export class FleetLoad {
 
   async #removeChanged(cursor: bigint, check: () => void): Promise<void> {
     const { postgres, tokens } = this.#deps;
-    for await (const changes of changesSince(postgres, placeAt(cursor), limits.knownPageRows)) {
+    for await (const { changes } of changesSince(postgres, placeAt(cursor), limits.knownPageRows)) {
       await this.#rest();
       check();
       for (const { credentialsId } of changes) tokens.forgetLoaded(credentialsId);

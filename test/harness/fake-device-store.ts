@@ -40,8 +40,14 @@ export class FakeDeviceStore implements Queries {
       return [{ mark: mark + 1 }];
     }
     if (text.includes('from credential_changes')) {
-      const [, , next, after] = values.map(Number);
-      return this.log.filter((row) => row.transaction > next! || (row.transaction === next && row.id > after!));
+      const [, , next, after, rowsMax] = values.map(Number);
+      const rows = this.log.filter((row) => row.transaction > next! || (row.transaction === next && row.id > after!));
+      return rows.slice(0, rowsMax);
+    }
+    if (text.includes('k.version = 1')) {
+      const rows = (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []);
+      const unchanged = rows.filter((row) => row.version === 1 && row.credentialsVersion === 1);
+      return unchanged.map(({ credentialsId, id }) => ({ credentialsId, deviceId: id }));
     }
     if (text.includes('k.credentials_id = any')) {
       return (values[0] as string[]).flatMap((id) => this.rows.get(id) ?? []);

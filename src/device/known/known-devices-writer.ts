@@ -11,7 +11,6 @@ import { randomBytes } from 'node:crypto';
 import { dirname } from 'node:path';
 import type { Clock } from '../../base/clock.ts';
 import { Fault, messageOf } from '../../base/errors.ts';
-import { FifoMap } from '../../base/fifo-map.ts';
 import { limits } from '../../base/limits.ts';
 import type { Log } from '../../base/log.ts';
 import type { Metrics } from '../../base/metrics/metrics.ts';
@@ -19,9 +18,22 @@ import { systemScheduler } from '../../base/scheduler.ts';
 import { type Disk, type DiskFile, isNoSpace, realDisk } from '../../journal/disk.ts';
 import type { Queries } from '../../postgres/client.ts';
 import { isAway } from '../../postgres/postgres-error.ts';
-import { changesSince, type LogPlace, placeAt, readSettled } from '../sql/credential-log-store.ts';
+import {
+  changesSince,
+  type LoggedChange,
+  type LogPlace,
+  placeAt,
+  placeBefore,
+  readSettled,
+} from '../sql/credential-log-store.ts';
 import { insertMark, nextMark, readSettledOfFile } from '../sql/known-file-store.ts';
-import { listProfileVersions, lookUpLogins, lookUpProfileTransports, scanLogins } from '../sql/look-up-store.ts';
+import {
+  findUnchanged,
+  listProfileVersions,
+  lookUpLogins,
+  lookUpProfileTransports,
+  scanLogins,
+} from '../sql/look-up-store.ts';
 import {
   blockBytesMax,
   blockHeadBytes,
@@ -77,10 +89,10 @@ interface OpenFile extends Place {
   mark: number;
   bytes: number;
   base: number;
-  /**
-   * Changes that the file has: place in the log → device. The log is read again from the last unsettled transaction on.
-   */
-  written: FifoMap<number, string>;
+  /** Ids of changes after `seen` that the file has, because they were written ahead of others. */
+  ahead: Set<number>;
+  /** Where the next changes begin that may be written ahead; undefined = at `seen`. */
+  aheadFrom: LogPlace | undefined;
   /** The versions of the profiles that the file has. */
   profiles: Map<string, number>;
   profilesCheckedMs: number;
@@ -165,6 +177,8 @@ export class KnownDevicesWriter {
     this.#file ??= await this.#open();
     const file = this.#file;
     if (!file) return false;
+    // When the round ends, the file has all changes that were committed before this time.
+    const now = clock.now();
     const settled = await readSettledOfFile(postgres, file.digester.file);
     this.#source ??= await this.#deps.source();
     if (isOfOtherHistory(settled, file) || settled.next < file.seen.next) {
@@ -175,19 +189,18 @@ export class KnownDevicesWriter {
       return false;
     }
     if (!file.source.equals(this.#source)) return false;
-    const ageMs = clock.now() - file.at;
+    const ageMs = now - file.at;
     if (ageMs > limits.credentialChangesKeptMs / 2 || ageMs < -limits.credentialChangesKeptMs / 2) return false;
-    const now = clock.now();
     let isChanged = false;
     // The cursor moves with the last block: blocks lost in a crash are read from the log again.
-    for await (const records of this.#changes(file)) {
+    for await (const records of this.#changes(file, settled)) {
       isChanged = true;
       if (!(await this.#append(file, records, file))) return false;
     }
     const profiles = await this.#changedProfiles(file);
     isChanged ||= profiles.length > 0;
     // A block without records only keeps the cursor recent, and is written rarely.
-    file.seen = settled;
+    noteSeen(file, settled);
     // After the clock was set back, later changes would seem to be older than the file.
     const isRecent = now >= file.at && now - file.at < limits.knownMarkMs;
     if (!isChanged && isRecent) file.cursor = settled.transaction;
@@ -195,20 +208,51 @@ export class KnownDevicesWriter {
     return file.bytes < file.base * 2 + (this.#deps.growthBytes ?? limits.knownGrowthBytes);
   }
 
-  /** Gives the records of changes a page at a time: a million changes at once would be 200 MB. */
-  async *#changes(file: OpenFile): AsyncGenerator<Buffer[]> {
-    const { postgres } = this.#deps;
-    for await (const rows of changesSince(postgres, file.seen, limits.knownPageRows)) {
-      const fresh = rows.filter((row) => file.written.get(row.id) !== row.deviceId);
-      if (fresh.length === 0) continue;
-      const ids = [...new Set(fresh.map(({ credentialsId }) => credentialsId))];
-      const logins = await lookUpLogins(postgres, ids);
-      const found = new Set(logins.map(({ credentialsId }) => credentialsId));
-      const gone = ids.filter((id) => !found.has(id)).map((id) => encodeGone(file.digester.credentials(id)));
-      yield [...gone, ...logins.map((login) => encodeDevice(login, file.digester))];
-      // Reached after the append has succeeded.
-      for (const row of fresh) file.written.set(row.id, row.deviceId);
+  /**
+   * Gives the records of the changes until `settled`, a page at a time: a million changes at once would be 200 MB.
+   * While pages follow, changes of other devices go ahead of new devices: such a change may revoke a credential.
+   */
+  async *#changes(file: OpenFile, settled: LogPlace): AsyncGenerator<Buffer[]> {
+    const { postgres, clock } = this.#deps;
+    let aheadMs = Number.NEGATIVE_INFINITY;
+    for await (const page of changesSince(postgres, file.seen, limits.knownPageRows, settled)) {
+      if (page.transaction !== undefined && clock.monotonic() - aheadMs >= limits.knownAheadMs) {
+        aheadMs = clock.monotonic();
+        yield* this.#changesAhead(file);
+      }
+      const changes = page.changes.filter(({ id }) => !file.ahead.delete(id));
+      if (changes.length > 0) yield await this.#recordsOf(file, changes);
+      // A round that fails later goes on from here.
+      if (page.transaction !== undefined) file.seen = placeBefore(page.transaction, settled);
     }
+  }
+
+  /** Gives the records of the changes since the last call, except those of new devices. */
+  async *#changesAhead(file: OpenFile): AsyncGenerator<Buffer[]> {
+    const { postgres } = this.#deps;
+    const settled = await readSettled(postgres);
+    const from = file.aheadFrom ?? file.seen;
+    for await (const page of changesSince(postgres, from, limits.knownPageRows, settled)) {
+      if (file.ahead.size >= limits.knownAheadMax) return;
+      const ids = page.changes.map(({ credentialsId }) => credentialsId);
+      const unchanged = ids.length === 0 ? undefined : await findUnchanged(postgres, ids);
+      const changed = page.changes.filter((change) => {
+        return unchanged?.get(change.credentialsId) !== change.deviceId && !file.ahead.has(change.id);
+      });
+      if (changed.length > 0) yield await this.#recordsOf(file, changed);
+      // Reached after the append has succeeded.
+      for (const { id } of changed) file.ahead.add(id);
+    }
+    file.aheadFrom = settled;
+  }
+
+  /** Returns records of what the credentials of the changes are now. */
+  async #recordsOf({ digester }: OpenFile, changes: LoggedChange[]): Promise<Buffer[]> {
+    const ids = [...new Set(changes.map(({ credentialsId }) => credentialsId))];
+    const logins = await lookUpLogins(this.#deps.postgres, ids);
+    const found = new Set(logins.map(({ credentialsId }) => credentialsId));
+    const gone = ids.filter((id) => !found.has(id)).map((id) => encodeGone(digester.credentials(id)));
+    return [...gone, ...logins.map((login) => encodeDevice(login, digester))];
   }
 
   /** Returns the profiles that the file lacks. Profile changes are not in the log, and profiles are few. */
@@ -387,16 +431,22 @@ export class KnownDevicesWriter {
 
   /** Appends what changed during the scan, profiles included: PostgreSQL may fail right after the rename. */
   async #appendMissed(next: OpenFile): Promise<void> {
-    const settled = await readSettledOfFile(this.#deps.postgres, next.digester.file);
-    if (isOfOtherHistory(settled, next) || settled.next < next.seen.next) throw new Error(otherDatabase);
+    const { postgres } = this.#deps;
     const append = async (records: Buffer[]) => {
       if (!(await this.#append(next, records, next))) throw new Error(otherDatabase);
     };
-    for await (const records of this.#changes(next)) {
-      await append(records);
-      await this.#followFormer();
+    for (let isBehind = true; isBehind; ) {
+      const settled = await readSettledOfFile(postgres, next.digester.file);
+      if (isOfOtherHistory(settled, next) || settled.next < next.seen.next) throw new Error(otherDatabase);
+      isBehind = false;
+      for await (const page of changesSince(postgres, next.seen, limits.knownPageRows, settled)) {
+        isBehind ||= page.transaction !== undefined;
+        if (page.changes.length > 0) await append(await this.#recordsOf(next, page.changes));
+        // The former file gets no change any more that a last, short page lacks.
+        if (isBehind) await this.#followFormer();
+      }
+      noteSeen(next, settled);
     }
-    next.seen = settled;
     next.profilesCheckedMs = Number.NEGATIVE_INFINITY;
     await append(await this.#changedProfiles(next));
   }
@@ -417,10 +467,22 @@ export class KnownDevicesWriter {
   }
 }
 
-/** After a failed append, too: the log is read again from the cursor on, and all profiles are written again. */
-function nothingWritten(): Pick<OpenFile, 'written' | 'profiles' | 'profilesCheckedMs'> {
+/** Notes that the file has all changes until this place. */
+function noteSeen(file: OpenFile, settled: LogPlace): void {
+  file.seen = settled;
+  if (file.aheadFrom === undefined || file.aheadFrom.next > settled.next) return;
+  file.aheadFrom = undefined;
+  file.ahead.clear();
+}
+
+/**
+ * Returns the state of a new file, of one that was opened, and of one whose last append failed: the log is read again
+ * from `seen` on, and all profiles are written again.
+ */
+function nothingWritten(): Pick<OpenFile, 'ahead' | 'aheadFrom' | 'profiles' | 'profilesCheckedMs'> {
   return {
-    written: new FifoMap(limits.credentialChangesPassedOnMax),
+    ahead: new Set(),
+    aheadFrom: undefined,
     profiles: new Map(),
     profilesCheckedMs: Number.NEGATIVE_INFINITY,
   };

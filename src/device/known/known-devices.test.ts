@@ -4,7 +4,7 @@
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { crc32 } from 'node:zlib';
-import { beforeEach, expect, test } from 'vitest';
+import { beforeEach, expect, test, vi } from 'vitest';
 import { SimDisk } from '../../../test/crash/sim-disk.ts';
 import { FakeDeviceStore, profileId, tenantId } from '../../../test/harness/fake-device-store.ts';
 import { Random } from '../../../test/harness/random.ts';
@@ -374,6 +374,113 @@ test('a change that is committed while a file is made is in that file before it 
   expect(await numbers(reader(), 'one', 'two')).toEqual([undefined, 2]);
   const login = (await reader().logins([credentials.credentialsId])).get(credentials.credentialsId)!;
   expect(login.topics?.telemetry).toBe('own/telemetry');
+});
+
+/** Returns a query of the store that fails, as all later ones, when it looks up this token. */
+function lookUpFails(token: string): FakeDeviceStore['query'] {
+  const query = store.query.bind(store);
+  return async (text, values) => {
+    if (isLookUp(text) && values![0].includes(token)) store.isAway = true;
+    return await query(text, values);
+  };
+}
+
+function isLookUp(text: string): boolean {
+  return text.includes('where k.credentials_id = any') && text.includes('p.transport_type');
+}
+
+test('a revocation and a new password do not wait for the many devices that were made before', async () => {
+  const basic = (password: string) => mqttBasicCredentials({ clientId: 'pump', userName: 'miller', password });
+  store.save(basic('stone-42'), 5);
+  await write();
+  for (let n = 0; n < limits.knownPageRows; n += 1) store.save(tokenCredentials(`new ${n}`), 10 + n);
+  store.remove('one');
+  store.save(basic('stone-43'), 5, { credentialsVersion: 2 });
+  const query = store.query;
+  store.query = lookUpFails('new 1');
+  await write();
+  expect(await numbers(reader(), 'one', 'two', 'new 1')).toEqual([undefined, 2, undefined]);
+  const login = (await reader().logins([basic('').credentialsId])).get(basic('').credentialsId)!;
+  expect(login.isPassword(Buffer.from('stone-43'))).toBe(true);
+  store.query = query;
+  store.isAway = false;
+  await write();
+  expect(await numbers(reader(), 'one', 'two', 'new 1')).toEqual([undefined, 2, 11]);
+});
+
+test('a token that another device got does not wait for the many devices that were made before', async () => {
+  await write();
+  for (let n = 0; n < limits.knownPageRows; n += 1) store.save(tokenCredentials(`new ${n}`), 10 + n);
+  store.remove('one');
+  store.save(tokenCredentials('one'), 9);
+  store.query = lookUpFails('new 1');
+  await write();
+  expect(await numbers(reader(), 'one', 'new 1')).toEqual([9, undefined]);
+});
+
+test('a change that was written ahead, and one that is committed during a round, are written once', async () => {
+  await write();
+  const writer = writerOn(disk);
+  for (let n = 0; n < 2 * limits.knownPageRows; n += 1) store.save(tokenCredentials(`new ${n}`), 10 + n);
+  store.remove('one');
+  const asked: string[] = [];
+  let rounds = 0;
+  const query = store.query.bind(store);
+  store.query = async (text, values) => {
+    if (text.includes('known_file where id')) rounds += 1;
+    if (isLookUp(text)) {
+      if (asked.length === 0) store.remove('two');
+      asked.push(...values![0]);
+    }
+    return await query(text, values);
+  };
+  writer.start();
+  await vi.waitFor(() => expect(rounds).toBe(2), { timeout: 10_000 });
+  await writer.stop();
+  expect(asked.length).toBe(2 * limits.knownPageRows + 2);
+  expect(asked.slice(0, 1)).toEqual(['one']);
+  expect(await numbers(reader(), 'one', 'two', 'new 1')).toEqual([undefined, undefined, 11]);
+});
+
+test('a round that fails goes on after the pages that it has written', async () => {
+  await write();
+  for (let n = 0; n < 3 * limits.knownPageRows; n += 1) store.save(tokenCredentials(`new ${n}`), 10 + n);
+  const query = store.query;
+  store.query = lookUpFails(`new ${2 * limits.knownPageRows}`);
+  const writer = writerOn(disk);
+  writer.start();
+  await vi.waitFor(() => expect(store.isAway).toBe(true));
+  const asked: string[] = [];
+  store.query = async (text, values) => {
+    if (isLookUp(text)) asked.push(...values![0]);
+    return await query.call(store, text, values);
+  };
+  store.isAway = false;
+  await vi.waitFor(() => expect(asked).toContain('new 2999'), { timeout: 5_000 });
+  await writer.stop();
+  expect(asked).not.toContain('new 1');
+  expect(await numbers(reader(), 'new 1', 'new 2999')).toEqual([11, 3009]);
+});
+
+test('a change that is committed while a round begins is not said to be in the file', async () => {
+  await write();
+  const known = reader();
+  expect(await numbers(known, 'two')).toEqual([2]);
+  store.remove('one');
+  const query = store.query.bind(store);
+  store.query = async (text, values) => {
+    const rows = await query(text, values);
+    if (text.includes('known_file where id')) {
+      store.query = query;
+      pass(5);
+      store.remove('two');
+      known.changed(2);
+      pass(5);
+    }
+    return rows;
+  };
+  await write();
+  expect(await numbers(known, 'one', 'two', 'three')).toEqual([undefined, undefined, 3]);
 });
 
 test('a new file whose directory cannot be synced is removed, and made again', async () => {

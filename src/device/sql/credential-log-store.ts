@@ -49,9 +49,18 @@ export interface LogPlace {
   running: bigint[];
 }
 
+/** Returns the place at which those rows are seen that are seen at `place` and are of transactions before this one. */
+export function placeBefore(transaction: bigint, { running }: LogPlace): LogPlace {
+  return { next: transaction, running: running.filter((one) => one < transaction) };
+}
+
 /** Returns the place at which only the rows of transactions before `transaction` are seen. */
 export function placeAt(transaction: bigint): LogPlace {
   return { next: transaction, running: [] };
+}
+
+function hasSeen({ next, running }: LogPlace, transaction: bigint): boolean {
+  return transaction < next && !running.includes(transaction);
 }
 
 /**
@@ -114,22 +123,30 @@ export function hasUnseen(table: string): string {
 
 export const hasChangedCredentials: string = hasUnseen('credential_changes');
 
+export interface LogPage {
+  changes: LoggedChange[];
+  /** The changes of all earlier transactions are in this page or in an earlier one; undefined when no page follows. */
+  transaction: bigint | undefined;
+}
+
 /**
- * Yields pages of the changes that a reader at the place has not seen, in the order of transactions. Both parts of the
- * statement have one lower bound and the order of the index, because PostgreSQL would read the whole log otherwise: by
- * `id` alone while it has no statistics of a log that has just grown, or has those of one large transaction. With a
+ * Yields pages of the changes that a reader at the place has not seen, in the order of transactions. The pages lack
+ * changes that a reader at `to` has not seen: so a reader that goes on from there reads each change once. Both parts of
+ * the statement have one lower bound and the order of the index, because PostgreSQL would read the whole log otherwise:
+ * by `id` alone while it has no statistics of a log that has just grown, or has those of one large transaction. With a
  * second lower bound PostgreSQL 18 read a log of a million changes from its beginning each time, in 40 ms.
  */
 export async function* changesSince(
   queries: Queries,
   place: LogPlace,
   pageRows: number,
-): AsyncGenerator<LoggedChange[]> {
+  to?: LogPlace,
+): AsyncGenerator<LogPage> {
   let next = place.next;
   let last = { transaction: 0n, id: 0 };
   /** Returns the id of the transaction's last row that was yielded; 0 = none was. */
   const idAfter = (transaction: bigint) => (transaction === last.transaction ? last.id : 0);
-  for (;;) {
+  for (let isLast = false; !isLast; ) {
     const running = place.running.filter((transaction) => transaction >= last.transaction);
     const rows = await queries.query<LoggedChange & { transaction: string }>(
       `select ${changeColumns}, transaction_id::text as transaction from (
@@ -143,11 +160,11 @@ export async function* changesSince(
         order by transaction_id, id limit $5`,
       [running.map(String), running.map(idAfter), String(next), idAfter(next), pageRows],
     );
-    yield rows;
-    if (rows.length < pageRows) return;
-    const { transaction, id } = rows.at(-1)!;
-    last = { transaction: BigInt(transaction), id };
+    if (rows.length > 0) last = { transaction: BigInt(rows.at(-1)!.transaction), id: rows.at(-1)!.id };
     if (last.transaction > next) next = last.transaction;
+    isLast = rows.length < pageRows || (to !== undefined && last.transaction >= to.next);
+    const changes = to ? rows.filter(({ transaction }) => hasSeen(to, BigInt(transaction))) : rows;
+    yield { changes, transaction: isLast ? undefined : last.transaction };
   }
 }
 

@@ -43,6 +43,18 @@ export async function lookUpLogins(queries: Queries, credentialsIds: string[]): 
   );
 }
 
+/** Returns the devices of those credentials that are as they were made, and whose device is. */
+export async function findUnchanged(queries: Queries, credentialsIds: string[]): Promise<Map<string, string>> {
+  const rows = await queries.query<{ credentialsId: string; deviceId: string }>(
+    `select k.credentials_id as "credentialsId", d.id as "deviceId"
+       from device_credentials k join device d on d.id = k.device_id
+      where k.credentials_id = any($1) and k.version = 1 and d.version = 1`,
+    [credentialsIds],
+    { prepared: true },
+  );
+  return new Map(rows.map(({ credentialsId, deviceId }) => [credentialsId, deviceId]));
+}
+
 /**
  * Returns a page of the credentials of all devices, by their own id (not `credentialsId`); `after`: the last id of the
  * previous page.
