@@ -369,9 +369,9 @@ export const limits = {
   storePrepareMsMax: 30_000,
   /** Rows of one page when known devices are scanned for their file. */
   knownPageRows: 1_000,
-  /** Interval at which the file of known devices gets changes ahead of new devices, while there are pages of those. */
+  /** Interval at which the file of known devices gets changes ahead of new devices, while more pages follow. */
   knownAheadMs: 500,
-  /** Changes that the writer of known devices remembers as written ahead: no others go ahead until these are passed. */
+  /** Changes written ahead that the writer of known devices remembers. While it has as many, no others go ahead. */
   knownAheadMax: 100_000,
   /** Bytes of a new file of known devices between two syncs: the file in use is not updated during a sync. */
   knownUnsyncedBytesMax: 8 * 1024 * 1024,

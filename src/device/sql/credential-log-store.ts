@@ -123,7 +123,7 @@ export function hasUnseen(table: string): string {
 
 export const hasChangedCredentials: string = hasUnseen('credential_changes');
 
-export interface LogPage {
+interface LogPage {
   changes: LoggedChange[];
   /** The changes of all earlier transactions are in this page or in an earlier one; undefined when no page follows. */
   transaction: bigint | undefined;
