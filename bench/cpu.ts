@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { WaitView } from './load/wait-view.ts';
+import { say } from './report.ts';
 
 /** Linux counts CPU time in hundredths of a second for user space, with any kernel tick. */
 const millisecondsPerTick = 10;
@@ -77,15 +78,19 @@ export async function idleShare(): Promise<number> {
   return (after.idle - before.idle) / Math.max(1, after.total - before.total);
 }
 
-/** Waits until the round before has left nothing to do: merges of ClickHouse, checkpoints of PostgreSQL. */
+/**
+ * Waits until the round before has left nothing to do: merges of ClickHouse, checkpoints of PostgreSQL. Says so when
+ * the machine is still busy after this time.
+ */
 export async function machineSettled(msMax = settleMsMax): Promise<void> {
   const deadline = performance.now() + msMax;
   const view = new WaitView('waiting until the machine is idle');
+  let share = 0;
   try {
     for (let left = msMax; left > 0; left = deadline - performance.now()) {
       const idle = await idleShare();
       if (idle >= idleShareMin) return;
-      const share = Math.round(idle * 100);
+      share = Math.round(idle * 100);
       view.note(`${share} % idle, of ${idleShareMin * 100} % that are waited for`, {
         leastSeconds: 0,
         mostSeconds: left / 1000,
@@ -94,6 +99,10 @@ export async function machineSettled(msMax = settleMsMax): Promise<void> {
   } finally {
     view.end();
   }
+  const waited = Math.round(msMax / 1000);
+  say(
+    `WARNING: after ${waited} s the machine is still busy (${share} % idle): so the next figures are of a busy machine`,
+  );
 }
 
 /** Returns the CPU time of several roles at one moment: the difference of two results is the cost of a phase. */

@@ -169,7 +169,8 @@ async function mergesEnded(engine: Engine, msMax: number): Promise<void> {
     for (; still < stillSeconds && performance.now() - began < msMax; still += 1) {
       running = await count(engine, 'SELECT count() FROM system.merges');
       if (running > 0) still = -1;
-      view.note(`${running} merges`, { leastSeconds: 0, mostSeconds: (began + msMax - performance.now()) / 1000 });
+      const found = running > 0 ? `${running} merges` : `none for ${still} of ${stillSeconds} s`;
+      view.note(found, { leastSeconds: 0, mostSeconds: (began + msMax - performance.now()) / 1000 });
       await sleep(1_000);
     }
   } finally {

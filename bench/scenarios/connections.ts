@@ -34,6 +34,8 @@ const countedSecondsMax = 5;
 const waited = 'timeout';
 /** By the kernel, for an attempt that its full queue made it forget; or by a worker that closes a socket. */
 const reset = 'ECONNRESET';
+/** An attempt that found no free port on the side of the fleet. */
+const noPort = 'EADDRINUSE';
 /** Reasons in the engine's count of ended connections that are the work of the client, or of its next connection. */
 const endedByClient = ['connection_lost', 'client_disconnect', 'taken_over'];
 
@@ -276,7 +278,7 @@ function tellStorm({ storm, cpu, ended, queue, machineIdleShare }: Storm): void 
  */
 function refusedIn({ storm: { failed }, ended, queue }: Storm): number {
   const isKernel = sumOf(ended, endedByClient) === 0 && queue.overflows > 0;
-  return sumOf(failed, isKernel ? [waited, reset] : [waited]);
+  return sumOf(failed, [waited, noPort, ...(isKernel ? [reset] : [])]);
 }
 
 function percent(share: number): string {

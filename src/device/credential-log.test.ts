@@ -172,6 +172,30 @@ it.each([
     const stop = { next: 10n, running: [8n] };
     expect(await read({ next: 9n, running: [5n, 6n, 8n] }, 2, stop)).toEqual([true, ['five five', 'five', '', '', '']]);
     expect(await read(stop, 2)).toEqual([true, ['eight eight', 'eight eight', 'eight ten', 'ten ten', '']]);
+    // A reader that ends after any page goes on from the place of that page, also when transaction 8 has ended since.
+    const changesIn = async (place: LogPlace, pages: number, to: LogPlace) => {
+      const read: number[] = [];
+      let next: LogPlace | undefined;
+      for await (const page of changesSince(queries, place, 2, to)) {
+        read.push(...page.changes.map(({ id }) => id));
+        next = page.place;
+        pages -= 1;
+        if (pages === 0) break;
+      }
+      return { read, next };
+    };
+    const from = { next: 9n, running: [5n, 6n, 8n] };
+    const end = { next: 12n, running: [] };
+    const all = (await changesIn(from, 0, end)).read;
+    expect(all).toHaveLength(3 + 5 + 3);
+    for (let pages = 1; ; pages += 1) {
+      const { read, next } = await changesIn(from, pages, { next: 11n, running: [8n] });
+      if (next === undefined) break;
+      const rest = (await changesIn(next, 0, end)).read;
+      expect([...new Set([...read, ...rest])].sort(), `after page ${pages}`).toEqual([...all].sort());
+      // Changes of the transactions that were running are read again at most.
+      if (pages >= 5) expect(read.length + rest.length).toBe(all.length);
+    }
     for (const plan of plans) {
       expect(plan).not.toMatch(/Rows Removed by Filter: \d{2}|Seq Scan/);
       // The index of the old rows alone has more than fifty pages.

@@ -174,7 +174,9 @@ test('embedded stores are those of the running instance', async () => {
   try {
     expect(await migrate(embedded)).toMatchObject({
       code: 1,
-      errors: ['millrace: The embedded PostgreSQL is not running: start Millrace first.'],
+      errors: [
+        `millrace: No embedded PostgreSQL runs in ${own.dataDir}: start Millrace, or set DATA_DIR to the data directory of the instance.`,
+      ],
     });
     own.spawn();
     await eventually(() => /waiting.*npm run migrate/.test(own.output), 60_000);

@@ -20,10 +20,10 @@ import type { Queries } from '../../postgres/client.ts';
 import { isAway } from '../../postgres/postgres-error.ts';
 import {
   changesSince,
+  isLater,
   type LoggedChange,
   type LogPlace,
   placeAt,
-  placeBefore,
   readSettled,
 } from '../sql/credential-log-store.ts';
 import { insertMark, nextMark, readSettledOfFile } from '../sql/known-file-store.ts';
@@ -69,6 +69,8 @@ interface KnownDevicesWriterDeps {
   disk?: Disk;
   /** A file that has doubled and grown by this many bytes is rewritten from a scan. */
   growthBytes?: number;
+  /** Changes written ahead that are remembered. */
+  aheadMax?: number;
 }
 
 /** Where in the log of changes a file is complete, and since when. */
@@ -93,12 +95,16 @@ interface OpenFile extends Place {
   ahead: Set<number>;
   /** Where the next changes begin that may be written ahead; undefined = at `seen`. */
   aheadFrom: LogPlace | undefined;
+  /** True when records follow the last block that has the present place. */
+  hasNewer: boolean;
   /** The versions of the profiles that the file has. */
   profiles: Map<string, number>;
   profilesCheckedMs: number;
 }
 
 const otherDatabase = 'another database answers than at the beginning of the scan';
+/** Passes over the changes since a scan. A pass reads what was changed during the one before. */
+const missedPassesMax = 8;
 const noId = '00000000-0000-0000-0000-000000000000';
 
 export class KnownDevicesWriter {
@@ -191,14 +197,12 @@ export class KnownDevicesWriter {
     if (!file.source.equals(this.#source)) return false;
     const ageMs = now - file.at;
     if (ageMs > limits.credentialChangesKeptMs / 2 || ageMs < -limits.credentialChangesKeptMs / 2) return false;
-    let isChanged = false;
     // The cursor moves with the last block: blocks lost in a crash are read from the log again.
     for await (const records of this.#changes(file, settled)) {
-      isChanged = true;
       if (!(await this.#append(file, records, file))) return false;
     }
     const profiles = await this.#changedProfiles(file);
-    isChanged ||= profiles.length > 0;
+    const isChanged = file.hasNewer || profiles.length > 0;
     // A block without records only keeps the cursor recent, and is written rarely.
     noteSeen(file, settled);
     // After the clock was set back, later changes would seem to be older than the file.
@@ -214,26 +218,27 @@ export class KnownDevicesWriter {
    */
   async *#changes(file: OpenFile, settled: LogPlace): AsyncGenerator<Buffer[]> {
     const { postgres, clock } = this.#deps;
+    const { aheadMax = limits.knownAheadMax } = this.#deps;
     let aheadMs = Number.NEGATIVE_INFINITY;
     for await (const page of changesSince(postgres, file.seen, limits.knownPageRows, settled)) {
-      if (page.transaction !== undefined && clock.monotonic() - aheadMs >= limits.knownAheadMs) {
+      const isDue = clock.monotonic() - aheadMs >= limits.knownAheadMs && file.ahead.size <= aheadMax / 2;
+      if (page.place && isDue) {
+        yield* this.#changesAhead(file, aheadMax);
         aheadMs = clock.monotonic();
-        yield* this.#changesAhead(file);
       }
       const changes = page.changes.filter(({ id }) => !file.ahead.delete(id));
       if (changes.length > 0) yield await this.#recordsOf(file, changes);
       // A round that fails later goes on from here.
-      if (page.transaction !== undefined) file.seen = placeBefore(page.transaction, settled);
+      if (page.place) noteSeen(file, page.place);
     }
   }
 
   /** Gives the records of the changes since the last call, except those of new devices. */
-  async *#changesAhead(file: OpenFile): AsyncGenerator<Buffer[]> {
+  async *#changesAhead(file: OpenFile, aheadMax: number): AsyncGenerator<Buffer[]> {
     const { postgres } = this.#deps;
     const settled = await readSettled(postgres);
     const from = file.aheadFrom ?? file.seen;
     for await (const page of changesSince(postgres, from, limits.knownPageRows, settled)) {
-      if (file.ahead.size >= limits.knownAheadMax) return;
       const ids = page.changes.map(({ credentialsId }) => credentialsId);
       const unchanged = ids.length === 0 ? undefined : await findUnchanged(postgres, ids);
       const changed = page.changes.filter((change) => {
@@ -242,8 +247,9 @@ export class KnownDevicesWriter {
       if (changed.length > 0) yield await this.#recordsOf(file, changed);
       // Reached after the append has succeeded.
       for (const { id } of changed) file.ahead.add(id);
+      file.aheadFrom = page.place ?? settled;
+      if (file.ahead.size >= aheadMax) return;
     }
-    file.aheadFrom = settled;
   }
 
   /** Returns records of what the credentials of the changes are now. */
@@ -275,7 +281,8 @@ export class KnownDevicesWriter {
    * Appends records, which are durable when this resolves. The blocks, and the file from then on, have this place.
    * Returns false when the database lacks the mark of the file.
    */
-  async #append(file: OpenFile, records: Buffer[], { cursor, at }: Place): Promise<boolean> {
+  async #append(file: OpenFile, records: Buffer[], place: Place): Promise<boolean> {
+    const [{ cursor, at }, hasNewer] = [place, place === file];
     const mark = await nextMark(this.#deps.postgres, file.digester.file, file.mark);
     if (mark === undefined) return false;
     // Also when only a part of the records can be written: the file may have this mark from here on.
@@ -292,7 +299,7 @@ export class KnownDevicesWriter {
       else await file.file.truncate(file.bytes).catch(() => {});
       throw error;
     }
-    Object.assign(file, { cursor, at });
+    Object.assign(file, { cursor, at, hasNewer });
     return true;
   }
 
@@ -339,6 +346,7 @@ export class KnownDevicesWriter {
         base: 0,
         cursor: 0n,
         seen: placeAt(0n),
+        hasNewer: true,
         at: 0,
         ...nothingWritten(),
       };
@@ -381,7 +389,7 @@ export class KnownDevicesWriter {
     const file = await this.#disk.open(temporary, 'write');
     const digester = new Digester(key);
     const seen: LogPlace = settled;
-    const start = { source, timeline, mark: 0, bytes: headerBytes, base: 0, cursor, seen, at };
+    const start = { source, timeline, mark: 0, bytes: headerBytes, base: 0, cursor, seen, hasNewer: true, at };
     const next: OpenFile = { ...start, file, digester, ...nothingWritten() };
     let [devices, unsyncedFrom] = [0, 0];
     try {
@@ -435,14 +443,15 @@ export class KnownDevicesWriter {
     const append = async (records: Buffer[]) => {
       if (!(await this.#append(next, records, next))) throw new Error(otherDatabase);
     };
-    for (let isBehind = true; isBehind; ) {
+    for (let [pass, isBehind] = [1, true]; isBehind; pass += 1) {
       const settled = await readSettledOfFile(postgres, next.digester.file);
       if (isOfOtherHistory(settled, next) || settled.next < next.seen.next) throw new Error(otherDatabase);
       isBehind = false;
       for await (const page of changesSince(postgres, next.seen, limits.knownPageRows, settled)) {
-        isBehind ||= page.transaction !== undefined;
+        if (page.place && this.#stopped) throw new Error('stopped');
+        isBehind ||= page.place !== undefined && pass < missedPassesMax;
         if (page.changes.length > 0) await append(await this.#recordsOf(next, page.changes));
-        // The former file gets no change any more that a last, short page lacks.
+        // During the last pass the former file gets no change that the new one could lack.
         if (isBehind) await this.#followFormer();
       }
       noteSeen(next, settled);
@@ -468,9 +477,9 @@ export class KnownDevicesWriter {
 }
 
 /** Notes that the file has all changes until this place. */
-function noteSeen(file: OpenFile, settled: LogPlace): void {
-  file.seen = settled;
-  if (file.aheadFrom === undefined || file.aheadFrom.next > settled.next) return;
+function noteSeen(file: OpenFile, place: LogPlace): void {
+  file.seen = place;
+  if (file.aheadFrom && isLater(file.aheadFrom, place)) return;
   file.aheadFrom = undefined;
   file.ahead.clear();
 }

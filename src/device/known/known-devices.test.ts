@@ -39,7 +39,7 @@ function pass(ms: number): void {
   time.monotonic += ms;
 }
 
-function writerOn(on: SimDisk, growthBytes = limits.knownGrowthBytes): KnownDevicesWriter {
+function writerOn(on: SimDisk, growthBytes = limits.knownGrowthBytes, aheadMax?: number): KnownDevicesWriter {
   return new KnownDevicesWriter({
     path,
     postgres: store,
@@ -49,6 +49,7 @@ function writerOn(on: SimDisk, growthBytes = limits.knownGrowthBytes): KnownDevi
     metrics: new Metrics(),
     disk: on,
     growthBytes,
+    ...(aheadMax === undefined ? {} : { aheadMax }),
   });
 }
 
@@ -435,11 +436,49 @@ test('a change that was written ahead, and one that is committed during a round,
     return await query(text, values);
   };
   writer.start();
-  await vi.waitFor(() => expect(rounds).toBe(2), { timeout: 10_000 });
+  await vi.waitFor(() => expect(rounds).toBe(2), 20_000);
   await writer.stop();
   expect(asked.length).toBe(2 * limits.knownPageRows + 2);
   expect(asked.slice(0, 1)).toEqual(['one']);
   expect(await numbers(reader(), 'one', 'two', 'new 1')).toEqual([undefined, undefined, 11]);
+});
+
+test.each([
+  { aheadMax: limits.knownAheadMax, ahead: 3 * limits.knownPageRows },
+  { aheadMax: limits.knownPageRows, ahead: limits.knownPageRows },
+])('each change is written once when at most $aheadMax may go ahead', async ({ aheadMax, ahead }) => {
+  await write();
+  const logged = store.log.length;
+  for (let n = 0; n < 3 * limits.knownPageRows; n += 1) store.save(tokenCredentials(`old ${n}`), 10 + n);
+  // The devices were made long ago.
+  store.log.splice(logged);
+  for (let n = 0; n < 2 * limits.knownPageRows; n += 1) store.save(tokenCredentials(`new ${n}`), 10_000 + n);
+  for (let n = 0; n < 3 * limits.knownPageRows; n += 1) store.remove(`old ${n}`);
+  const asked: string[] = [];
+  const query = store.query.bind(store);
+  store.query = async (text, values) => {
+    if (isLookUp(text)) {
+      asked.push(...values![0]);
+      // Each look-up takes long enough for another pass ahead, and meanwhile a token is revoked.
+      pass(limits.knownAheadMs);
+      const row = store.rows.get('one');
+      if (row) store.remove('one');
+    }
+    return await query(text, values);
+  };
+  const writer = writerOn(disk, limits.knownGrowthBytes, aheadMax);
+  writer.start();
+  await vi.waitFor(() => expect(asked).toContain('one'), 20_000);
+  await writer.stop();
+  expect(asked.length).toBe(new Set(asked).size);
+  expect(asked).toHaveLength(5 * limits.knownPageRows + 1);
+  expect(asked.indexOf('new 0')).toBeGreaterThanOrEqual(ahead);
+  expect(await numbers(reader(), 'one', 'new 1', 'old 1', 'old 2999')).toEqual([
+    undefined,
+    10_001,
+    undefined,
+    undefined,
+  ]);
 });
 
 test('a round that fails goes on after the pages that it has written', async () => {
@@ -449,14 +488,14 @@ test('a round that fails goes on after the pages that it has written', async () 
   store.query = lookUpFails(`new ${2 * limits.knownPageRows}`);
   const writer = writerOn(disk);
   writer.start();
-  await vi.waitFor(() => expect(store.isAway).toBe(true));
+  await vi.waitFor(() => expect(store.isAway).toBe(true), 20_000);
   const asked: string[] = [];
   store.query = async (text, values) => {
     if (isLookUp(text)) asked.push(...values![0]);
     return await query.call(store, text, values);
   };
   store.isAway = false;
-  await vi.waitFor(() => expect(asked).toContain('new 2999'), { timeout: 5_000 });
+  await vi.waitFor(() => expect(asked).toContain('new 2999'), 20_000);
   await writer.stop();
   expect(asked).not.toContain('new 1');
   expect(await numbers(reader(), 'new 1', 'new 2999')).toEqual([11, 3009]);

@@ -47,11 +47,13 @@ export async function insertCredentialChanges(
 export interface LogPlace {
   next: bigint;
   running: bigint[];
+  /** The id of the last row of `next` that is seen; undefined = none is. */
+  id?: number;
 }
 
-/** Returns the place at which those rows are seen that are seen at `place` and are of transactions before this one. */
-export function placeBefore(transaction: bigint, { running }: LogPlace): LogPlace {
-  return { next: transaction, running: running.filter((one) => one < transaction) };
+/** True when a reader at `place` has seen later rows than one at `other`, apart from those of running transactions. */
+export function isLater(place: LogPlace, other: LogPlace): boolean {
+  return place.next > other.next || (place.next === other.next && (place.id ?? 0) > (other.id ?? 0));
 }
 
 /** Returns the place at which only the rows of transactions before `transaction` are seen. */
@@ -125,8 +127,8 @@ export const hasChangedCredentials: string = hasUnseen('credential_changes');
 
 interface LogPage {
   changes: LoggedChange[];
-  /** The changes of all earlier transactions are in this page or in an earlier one; undefined when no page follows. */
-  transaction: bigint | undefined;
+  /** The place of a reader that has the pages until this one; undefined for the last one, and without `to`. */
+  place: LogPlace | undefined;
 }
 
 /**
@@ -142,12 +144,9 @@ export async function* changesSince(
   pageRows: number,
   to?: LogPlace,
 ): AsyncGenerator<LogPage> {
-  let next = place.next;
-  let last = { transaction: 0n, id: 0 };
-  /** Returns the id of the transaction's last row that was yielded; 0 = none was. */
-  const idAfter = (transaction: bigint) => (transaction === last.transaction ? last.id : 0);
+  let { next, id: nextId = 0 } = place;
+  let running = place.running.map((transaction) => ({ transaction, id: 0 }));
   for (let isLast = false; !isLast; ) {
-    const running = place.running.filter((transaction) => transaction >= last.transaction);
     const rows = await queries.query<LoggedChange & { transaction: string }>(
       `select ${changeColumns}, transaction_id::text as transaction from (
          select late.* from unnest($1::text[], $2::bigint[]) as running (transaction, id) cross join lateral (
@@ -158,14 +157,31 @@ export async function* changesSince(
          (select * from credential_changes
            where (transaction_id, id) > ($3::text::xid8, $4::bigint) order by transaction_id, id limit $5)) as unseen
         order by transaction_id, id limit $5`,
-      [running.map(String), running.map(idAfter), String(next), idAfter(next), pageRows],
+      [
+        running.map(({ transaction }) => String(transaction)),
+        running.map(({ id }) => id),
+        String(next),
+        nextId,
+        pageRows,
+      ],
     );
-    if (rows.length > 0) last = { transaction: BigInt(rows.at(-1)!.transaction), id: rows.at(-1)!.id };
-    if (last.transaction > next) next = last.transaction;
-    isLast = rows.length < pageRows || (to !== undefined && last.transaction >= to.next);
-    const changes = to ? rows.filter(({ transaction }) => hasSeen(to, BigInt(transaction))) : rows;
-    yield { changes, transaction: isLast ? undefined : last.transaction };
+    const last = rows.at(-1);
+    const transaction = last ? BigInt(last.transaction) : 0n;
+    isLast = rows.length < pageRows || (to !== undefined && transaction >= to.next);
+    const changes = to ? rows.filter((row) => hasSeen(to, BigInt(row.transaction))) : rows;
+    yield { changes, place: to && last && !isLast ? placeAfter(last.id, transaction, place, to) : undefined };
+    if (!last) return;
+    running = running.filter((one) => one.transaction >= transaction);
+    for (const one of running) if (one.transaction === transaction) one.id = last.id;
+    if (transaction >= next) [next, nextId] = [transaction, last.id];
   }
+}
+
+/** Returns the place of a reader that read from `place` to `to`, until the row with this id of this transaction. */
+function placeAfter(id: number, transaction: bigint, place: LogPlace, to: LogPlace): LogPlace {
+  const running = to.running.filter((one) => one < transaction);
+  if (transaction >= place.next) return { next: transaction, id, running };
+  return { ...place, running: [...running, ...place.running.filter((one) => one >= transaction)] };
 }
 
 /**

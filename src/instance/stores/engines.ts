@@ -216,12 +216,13 @@ export function shardServers(
 export function openShardsOf(config: Config, log: Log): Shards {
   const { url, user, password } = config.clickhouse;
   if (url !== '') return openShards(config, { url, user, password }, log);
+  const dir = resolve(config.data.dir);
   try {
-    const file = join(resolve(config.data.dir), runDirectory, 'clickhouse.json');
+    const file = join(dir, runDirectory, 'clickhouse.json');
     const address = JSON.parse(readFileSync(file, 'utf8')) as Engines['clickhouse'];
     return openShards(config, address, log);
   } catch {
-    throw new StartError('The embedded ClickHouse is not running: start Millrace first.');
+    throw notRunning('ClickHouse', dir);
   }
 }
 
@@ -230,13 +231,20 @@ export function openPostgresOf(config: Config, log: Log): Postgres {
   const options = { poolMax: 1, log };
   const { url: external, behindPooler } = config.postgres;
   if (external !== '') return openPostgres({ url: external, behindPooler, ...options });
+  const dir = resolve(config.data.dir);
   try {
-    const file = join(resolve(config.data.dir), runDirectory, 'postgres.json');
+    const file = join(dir, runDirectory, 'postgres.json');
     const { url } = JSON.parse(readFileSync(file, 'utf8')) as { url: string };
     return openPostgres({ url, ...options });
   } catch {
-    throw new StartError('The embedded PostgreSQL is not running: start Millrace first.');
+    throw notRunning('PostgreSQL', dir);
   }
+}
+
+function notRunning(store: string, dir: string): StartError {
+  return new StartError(
+    `No embedded ${store} runs in ${dir}: start Millrace, or set DATA_DIR to the data directory of the instance.`,
+  );
 }
 
 function clickHouseStarter({ config, data, secrets, log }: Deps, port: number): () => Promise<Embedded> {
