@@ -83,6 +83,7 @@ export async function idleShare(): Promise<number> {
  * the machine is still busy after this time.
  */
 export async function machineSettled(msMax = settleMsMax): Promise<void> {
+  if (msMax <= 0) return;
   const deadline = performance.now() + msMax;
   const view = new WaitView('waiting until the machine is idle');
   let share = 0;

@@ -184,17 +184,17 @@ it.each([
       }
       return { read, next };
     };
-    const from = { next: 9n, running: [5n, 6n, 8n] };
-    const end = { next: 12n, running: [] };
-    const all = (await changesIn(from, 0, end)).read;
-    expect(all).toHaveLength(3 + 5 + 3);
-    for (let pages = 1; ; pages += 1) {
-      const { read, next } = await changesIn(from, pages, { next: 11n, running: [8n] });
-      if (next === undefined) break;
-      const rest = (await changesIn(next, 0, end)).read;
-      expect([...new Set([...read, ...rest])].sort(), `after page ${pages}`).toEqual([...all].sort());
-      // Changes of the transactions that were running are read again at most.
-      if (pages >= 5) expect(read.length + rest.length).toBe(all.length);
+    for (const from of [{ next: 9n, running: [5n, 6n, 8n] }, placeAt(8n)]) {
+      const end = { next: 12n, running: [] };
+      const all = (await changesIn(from, 0, end)).read;
+      for (let pages = 1; ; pages += 1) {
+        const { read, next } = await changesIn(from, pages, { next: 11n, running: [8n] });
+        if (next === undefined || pages > 20) break;
+        const rest = (await changesIn(next, 0, end)).read;
+        expect([...new Set([...read, ...rest])].sort(), `after page ${pages}`).toEqual([...all].sort());
+        // Only changes of transactions that were running may be read again.
+        expect(read.length + rest.length - all.length).toBeLessThanOrEqual(3);
+      }
     }
     for (const plan of plans) {
       expect(plan).not.toMatch(/Rows Removed by Filter: \d{2}|Seq Scan/);

@@ -83,6 +83,8 @@ export class Postgres implements SnapshotQueries {
   #waitSeconds = 0;
   #closing = false;
   #held = false;
+  /** Callers that wait for a connection. */
+  readonly #connecting = new Set<() => void>();
   #endWatch = () => {};
 
   constructor({ url, poolMax, behindPooler = false, log, isUp = () => true, metrics }: PostgresDeps) {
@@ -116,10 +118,12 @@ export class Postgres implements SnapshotQueries {
 
   /**
    * Refuses every call as if the server did not answer, until `release`: the schema may be one that this version's
-   * statements do not know yet.
+   * statements do not know yet. Calls that wait for the server are refused, too.
    */
   hold(): void {
     this.#held = true;
+    this.#servers.cut();
+    for (const refuse of this.#connecting) refuse();
   }
 
   release(): void {
@@ -265,13 +269,34 @@ export class Postgres implements SnapshotQueries {
   }
 
   async #take(pool: PgPool): Promise<PoolClient> {
-    if (pool.idleCount > 0 || pool.totalCount < this.#poolMax) return await pool.connect();
+    if (pool.idleCount > pool.waitingCount) return await pool.connect();
+    if (pool.totalCount < this.#poolMax) return await this.#connected(pool);
     const since = performance.now();
     try {
-      return await pool.connect();
+      return await this.#connected(pool);
     } finally {
       this.#waits += 1;
       this.#waitSeconds += (performance.now() - since) / 1000;
+    }
+  }
+
+  /** Rejects when `hold` is called before there is a connection, which is given back then. */
+  async #connected(pool: PgPool): Promise<PoolClient> {
+    let isRefused = false;
+    let refuse = () => {};
+    const refused = new Promise<never>((_, reject) => {
+      refuse = () => {
+        isRefused = true;
+        reject(postgresAway());
+      };
+    });
+    this.#connecting.add(refuse);
+    const connected = pool.connect();
+    try {
+      return await Promise.race([connected, refused]);
+    } finally {
+      this.#connecting.delete(refuse);
+      if (isRefused) connected.then((client) => client.release()).catch(() => {});
     }
   }
 

@@ -325,6 +325,37 @@ it('a server that is silent: a ping says for how long it waited', async () => {
   await client.close();
 });
 
+it('calls that wait for a silent server are refused when the client is held', async () => {
+  const { hostname, port, username, password, pathname } = new URL(server.url);
+  const door = new Door(Number(port), hostname);
+  await door.open();
+  const accepted: Socket[] = [];
+  const deaf = createServer((socket) => accepted.push(socket));
+  await new Promise<void>((resolve) => deaf.listen(0, '127.0.0.1', resolve));
+  const urls = [door.address, `127.0.0.1:${(deaf.address() as { port: number }).port}`].map((address) => {
+    return `postgresql://${username}:${password}@${address}${pathname}`;
+  });
+  const [asked, connecting] = urls.map((url) => openPostgres({ url, poolMax: 1, log: silent })) as [Postgres, Postgres];
+  await asked.ping();
+  door.hold();
+  const answers = Promise.allSettled([asked, asked, connecting].map((client) => client.query('select 1')));
+  await eventually(async () => accepted.length === 1);
+  asked.hold();
+  connecting.hold();
+  const late = new Promise<undefined>((resolve) => setTimeout(() => resolve(undefined), 3_000));
+  const first = await Promise.race([answers, late]);
+  expect(first?.map((answer) => answer.status === 'rejected' && answer.reason.status)).toEqual([503, 503, 503]);
+  for (const socket of accepted) socket.destroy();
+  await new Promise((resolve) => deaf.close(resolve));
+  await connecting.close();
+  await door.close();
+  await door.open();
+  asked.release();
+  expect(await asked.query('select 1 as one')).toEqual([{ one: 1 }]);
+  await asked.close();
+  await door.close();
+}, 30_000);
+
 describe('two transactions in each other’s way', () => {
   it('end both, when each may be run again', async () => {
     await postgres.query('create table raced (id int primary key, n int); insert into raced values (1, 0), (2, 0)');

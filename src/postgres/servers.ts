@@ -121,6 +121,11 @@ export class Servers {
     else if (performance.now() - this.#changedAt > limits.postgresServersMs) this.#use(this.#url);
   }
 
+  /** Ends the connections of the pool, and the waits of their statements with them. */
+  cut(): void {
+    for (const client of this.#clients) streamOf(client)?.destroy();
+  }
+
   async close(): Promise<void> {
     this.#isClosed = true;
     await this.#pool.end();

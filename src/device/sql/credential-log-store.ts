@@ -180,6 +180,10 @@ export async function* changesSince(
 /** Returns the place of a reader that read from `place` to `to`, until the row with this id of this transaction. */
 function placeAfter(id: number, transaction: bigint, place: LogPlace, to: LogPlace): LogPlace {
   const running = to.running.filter((one) => one < transaction);
+  // Rows of a transaction that was running at `to` are in no page, although this reader has met them.
+  if (transaction >= place.next && to.running.includes(transaction)) {
+    return { next: transaction + 1n, running: [...running, transaction] };
+  }
   if (transaction >= place.next) return { next: transaction, id, running };
   return { ...place, running: [...running, ...place.running.filter((one) => one >= transaction)] };
 }
