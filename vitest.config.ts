@@ -82,7 +82,7 @@ export default defineConfig({
         extends: true,
         test: {
           name: 'long-hosts',
-          include: ['test/flow/lost-hosts.test.ts'],
+          include: ['test/long/lost-hosts.test.ts'],
           globalSetup: ['test/harness/own-engine-setup.ts'],
           env: { HOST_LOSSES: process.env['HOST_LOSSES'] ?? '50' },
           maxWorkers: 3,
@@ -95,6 +95,7 @@ export default defineConfig({
         test: {
           name: 'long',
           include: ['test/long/**/*.test.ts', 'test/world/world.test.ts'],
+          exclude: ['test/long/lost-hosts.test.ts'],
           globalSetup: ['test/harness/own-engine-setup.ts'],
           env: { WORLD_SEEDS: process.env['WORLD_SEEDS'] ?? '101-400' },
           maxWorkers: 3,

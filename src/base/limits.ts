@@ -387,7 +387,7 @@ export const limits = {
   knownAnsweredMax: 50_000,
   /** Ranges of 32 768 devices whose changes a worker remembers until the file of known devices has them. */
   knownChangedPagesMax: 2_048,
-  /** Time after which the file of known devices has a change, while the store and the disk answer. */
+  /** Time for which a worker remembers that a device changed: mostly the file of known devices has the change then. */
   knownChangedMs: 5_000,
   /** Interval at which a worker checks for a newer file of known devices while the store does not answer. */
   knownCheckMs: 1_000,

@@ -260,6 +260,7 @@ export class Postgres implements SnapshotQueries {
     }
     try {
       await this.#servers.ready();
+      if (this.#held) throw postgresAway();
       const client = await this.#take(this.#servers.pool);
       this.#outage.answered();
       return client;
@@ -280,24 +281,27 @@ export class Postgres implements SnapshotQueries {
     }
   }
 
-  /** Rejects when `hold` is called before there is a connection, which is given back then. */
-  async #connected(pool: PgPool): Promise<PoolClient> {
-    let isRefused = false;
-    let refuse = () => {};
-    const refused = new Promise<never>((_, reject) => {
-      refuse = () => {
+  /** Rejects when `hold` is called first. A connection that comes later is given back. */
+  #connected(pool: PgPool): Promise<PoolClient> {
+    return new Promise((resolve, reject) => {
+      let isRefused = false;
+      const refuse = () => {
         isRefused = true;
         reject(postgresAway());
       };
+      this.#connecting.add(refuse);
+      try {
+        pool.connect((error, client, release) => {
+          this.#connecting.delete(refuse);
+          if (client === undefined) reject(error);
+          else if (isRefused) release();
+          else resolve(client);
+        });
+      } catch (error) {
+        this.#connecting.delete(refuse);
+        reject(error);
+      }
     });
-    this.#connecting.add(refuse);
-    const connected = pool.connect();
-    try {
-      return await Promise.race([connected, refused]);
-    } finally {
-      this.#connecting.delete(refuse);
-      if (isRefused) connected.then((client) => client.release()).catch(() => {});
-    }
   }
 
   async #run<Row>(

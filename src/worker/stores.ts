@@ -22,7 +22,7 @@ export async function openStoresAndBus(deps: WorkerDeps) {
   if (!begin.postgresReady) postgres.hold();
   link.onState(({ parts, postgresReady }) => {
     if (parts['postgres'] === 'away') {
-      // A server that never answers would delay each step of the start by the timeout of a connection.
+      // A server that never answers would delay each step of the start by the timeout of a connection or a statement.
       if (!link.isReady) postgres.hold();
     } else if (postgresReady) postgres.release();
   });

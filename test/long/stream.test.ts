@@ -1,6 +1,6 @@
 /**
  * `INGEST_ACK=stream` over the wire, with two hosts, stores of their own and three real nodes of NATS: faults of the
- * nodes, of the streams and of frames, deletes, and a change of the level. `test/flow/lost-hosts.test.ts` loses hosts.
+ * nodes, of the streams and of frames, deletes, and a change of the level. `lost-hosts.test.ts` loses hosts.
  */
 import { spawn } from 'node:child_process';
 import { randomBytes, randomUUID } from 'node:crypto';

@@ -1,6 +1,6 @@
 /**
  * Keeps the file of known devices current. The primary of an instance owns one writer, and no other process writes the
- * file. The writer follows the log of credential changes in PostgreSQL, at most a second late while PostgreSQL
+ * file. The writer follows the log of credential changes in PostgreSQL and reads it once a second while PostgreSQL
  * answers. The writer reads all devices when there is no file, when the file is of another database, when the database
  * lacks the mark of the file, or when the log may no longer reach back to its cursor. A mark is committed after the
  * changes were read and before they are appended. An append is durable before the cursor moves, so a crash repeats
