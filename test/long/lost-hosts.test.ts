@@ -1,8 +1,8 @@
 /**
  * Two hosts under load over HTTP and MQTT. All processes of one are killed at one moment and its data directory is
  * removed, again and again, while ClickHouse answers and while it does not: what was acknowledged is stored once, with
- * `INGEST_ACK` stream and store. `HOST_LOSSES` hosts are lost of each. No test is tried again: the second try would hide
- * what was lost.
+ * `INGEST_ACK` stream and store. `HOST_LOSSES` hosts are lost of each. No test is tried again: the second try would
+ * hide what was lost.
  */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
