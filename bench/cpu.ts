@@ -102,7 +102,7 @@ export async function machineSettled(msMax = settleMsMax): Promise<void> {
   }
   const waited = Math.round(msMax / 1000);
   say(
-    `WARNING: after ${waited} s the machine is still busy (${share} % idle): so the next figures are of a busy machine`,
+    `WARNING: after ${waited} s the machine is still busy (${share} % idle). The next figures are of a busy machine.`,
   );
 }
 

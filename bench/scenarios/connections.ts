@@ -273,8 +273,9 @@ function tellStorm({ storm, cpu, ended, queue, machineIdleShare }: Storm): void 
 }
 
 /**
- * Returns the attempts that were refused or closed before an answer. Resets are not counted when the engine has ended
- * no connection and the kernel's queue was full: then the kernel made them.
+ * Returns the attempts that were refused or closed before an answer, without those for which the fleet had no port.
+ * Resets are not counted when the engine has ended no connection and the kernel's queue was full: then the kernel made
+ * them.
  */
 function refusedIn({ storm: { failed }, ended, queue }: Storm): number {
   const isKernel = sumOf(ended, endedByClient) === 0 && queue.overflows > 0;
