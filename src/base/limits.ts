@@ -225,8 +225,12 @@ export const limits = {
   mqttTooLargeLogMs: 60_000,
   /** Devices whose last line about a packet that is too large is remembered. */
   mqttTooLargeLoggedMax: 10_000,
-  /** Time from the connection to its CONNECT. */
-  mqttConnectMsMax: 10_000,
+  /**
+   * Time from the connection to its CONNECT. When many clients connect at once, the kernel may drop the CONNECT of a
+   * connection that it completes later. The client's TCP repeats the packet after pauses that double: 0.2 s at first,
+   * then up to 25.6 s.
+   */
+  mqttConnectMsMax: 30_000,
   /** Accepted MQTT connections of a worker that are not read yet, while the kernel has further ones to accept. */
   mqttArrivalsMax: 4_096,
   /** Accepted MQTT connections that a worker begins to read in one turn of the event loop. */
@@ -616,6 +620,8 @@ export const limits = {
 
   /** Time that an offer waits for a worker that has a listener. */
   offerWaitMs: 200,
+  /** Longest `offerWaitMs` of a device: the time doubles when the worker of its listener has answered too late. */
+  offerWaitMsMax: 800,
   /** Channels that all devices share over process channels. */
   busShards: 64,
   /** Time for which a worker stays subscribed to a shard after its last interest there has ended. */

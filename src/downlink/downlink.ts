@@ -47,7 +47,7 @@ type Opened = [device: number, topic: Topic];
  * Why a listener may take a message now. `late`: a listener that opened earlier has answered an offer too late. `gap`:
  * the bus may have lost the announcement of a listener.
  */
-type OpenedCause = 'opened' | 'late' | 'gap';
+export type OpenedCause = 'opened' | 'late' | 'gap';
 type OpenedCallback = (cause: OpenedCause) => void;
 
 function isPacket(value: unknown): value is Packet {

@@ -2,9 +2,9 @@
  * One offer, on the worker of its sender. Only the methods of this file change its state:
  *
  *     state      what the sender waits for           ends after
- *     asking     a listener, on any worker           `offerWaitMs`: untaken
+ *     asking     a listener, on any worker           `waitMs`: untaken
  *     checking   the store: is it still wanted?      no deadline
- *     granted    the answer of one worker            twice `offerWaitMs`: doubtful
+ *     granted    the answer of one worker            twice `waitMs`: doubtful
  *     settled    nothing
  *
  * A worker that has a listener is granted the message, after a check where the sender has a store. When its listener
@@ -31,6 +31,8 @@ export interface Want {
   stored?: (() => Promise<boolean>) | undefined;
   /** Called with true when a worker is granted the message, and with false when its listener did not take it. */
   granted?: ((isGranted: boolean) => void) | undefined;
+  /** Time for the question and its answer, `offerWaitMs` by default: longer when the bus or a worker is slow. */
+  waitMs?: number | undefined;
 }
 
 /** The worker of the sender, and its listeners. */
@@ -117,7 +119,11 @@ export class Offer {
 
   #waitForHolder(): void {
     this.#state = 'asking';
-    this.#settleAfter(limits.offerWaitMs, 'untaken');
+    this.#settleAfter(this.#waitMs, 'untaken');
+  }
+
+  get #waitMs(): number {
+    return this.#offered.want.waitMs ?? limits.offerWaitMs;
   }
 
   /** Ends the offer when this worker stops. */
@@ -160,9 +166,10 @@ export class Offer {
     this.#grantedTo = node;
     this.#isChecked = false;
     want.granted?.(true);
-    // The worker takes the grant within `offerWaitMs` or not at all; the answer may take as long again.
-    this.#settleAfter(2 * limits.offerWaitMs, 'doubtful');
-    const packet: OfferPacket = { kind: 'grant', from: this.#worker.node, id, heardAt, device, topic, message };
+    const waitMs = this.#waitMs;
+    // The worker takes the grant within `waitMs` or not at all; the answer may take as long again.
+    this.#settleAfter(2 * waitMs, 'doubtful');
+    const packet: OfferPacket = { kind: 'grant', from: this.#worker.node, id, heardAt, waitMs, device, topic, message };
     this.#worker.bus.publish(inboxOf(node), JSON.stringify(packet));
   }
 

@@ -81,8 +81,8 @@ export class Offers {
     else if (device !== undefined && topic !== undefined) this.#worker.answeredLate(device, topic);
   }
 
-  #answerGrant({ from, id, heardAt, device, topic, message }: OfferPacket & { kind: 'grant' }): void {
-    const isLate = this.#worker.clock.monotonic() - heardAt > limits.offerWaitMs;
+  #answerGrant({ from, id, heardAt, waitMs, device, topic, message }: OfferPacket & { kind: 'grant' }): void {
+    const isLate = this.#worker.clock.monotonic() - heardAt > (waitMs ?? limits.offerWaitMs);
     const taken = !isLate && this.#worker.offerHere(device, topic, message);
     this.#send(from, { kind: 'answer', from: this.#worker.node, id, taken });
   }

@@ -7,7 +7,7 @@ import type { Clock } from '../base/clock.ts';
 import { assert } from '../base/errors.ts';
 import { limits } from '../base/limits.ts';
 import type { Scheduler } from '../base/scheduler.ts';
-import type { Downlink } from '../downlink/downlink.ts';
+import type { Downlink, OpenedCause } from '../downlink/downlink.ts';
 import type { OldestFirst } from './oldest-first.ts';
 import type { RpcRequest } from './rpc.ts';
 import type { Command, Waiters } from './waiters.ts';
@@ -43,6 +43,10 @@ interface Delivery {
   stopRepeat: (() => void) | undefined;
   /** The pause before that offer. */
   repeatMs: number;
+  /** The time in which workers must answer an offer: longer after an answer that came too late. */
+  offerWaitMs: number;
+  /** True when no worker answered the last offer in time. */
+  wasUntaken: boolean;
   /** The wait of a command for older ones that PostgreSQL names; undefined when no command has waited for them. */
   olderWait: OlderWait | undefined;
   /** Ends the notices of sessions that open. */
@@ -65,6 +69,7 @@ export class Offering {
     } else {
       const leave = this.#deps.downlink.onOpened(device, 'rpc', (cause) => {
         if (cause === 'opened') this.#deps.order.opened(device);
+        this.#noticed(device, cause);
         this.offer(device);
       });
       this.#deps.order.begin(device);
@@ -75,6 +80,8 @@ export class Offering {
         offersAgain: false,
         stopRepeat: undefined,
         repeatMs: limits.rpcRepeatMsMin,
+        offerWaitMs: limits.offerWaitMs,
+        wasUntaken: false,
         olderWait: undefined,
         leave,
       });
@@ -160,6 +167,7 @@ export class Offering {
         return !isHeldUp && waiters.has(command);
       },
       granted: (isGranted) => command.granted(isGranted),
+      waitMs: delivery.offerWaitMs,
       stored:
         command.wanted &&
         (async () => {
@@ -174,10 +182,12 @@ export class Offering {
     delivery.earlyConfirm = undefined;
     const isTaken = outcome === 'taken' || earlyConfirm !== undefined;
     order.offered(device, isTaken);
+    delivery.wasUntaken = outcome === 'untaken';
     // A caller gets the answer that its command may have run, and the command ends; a persistent one is offered again.
     if (outcome === 'doubtful' && !isTaken && waiters.has(command)) command.doubtful();
     if (isTaken) {
       delivery.repeatMs = limits.rpcRepeatMsMin;
+      delivery.offerWaitMs = Math.max(delivery.offerWaitMs / 2, limits.offerWaitMs);
       if (waiters.has(command)) {
         this.#taken(command);
         earlyConfirm?.();
@@ -188,6 +198,8 @@ export class Offering {
     } else if (outcome === 'away') {
       for (const queued of [...(waiters.line(device)?.queued ?? [])]) if (queued !== command) queued.away();
       command.away();
+      // A caller has its answer now. A persistent command waits, also when no gap of the bus is reported.
+      if (waiters.has(command)) this.#repeatLater(device, delivery);
     } else if (isHeldUp) {
       // A session exists, but an older command was announced while this one was offered.
       order.mustWait(command);
@@ -216,6 +228,19 @@ export class Offering {
     if (now < delivery.olderWait.endsAt) return true;
     order.settle(device, unsettled);
     return false;
+  }
+
+  /**
+   * After a gap of the bus the pauses between offers begin again. After an answer that came too late for the last offer
+   * the next offer waits longer: a worker that always needs more than the wait would never get the command.
+   */
+  #noticed(device: number, cause: OpenedCause): void {
+    const delivery = this.#deliveries.get(device);
+    if (delivery === undefined) return;
+    if (cause === 'gap') delivery.repeatMs = limits.rpcRepeatMsMin;
+    if (cause !== 'late' || !delivery.wasUntaken) return;
+    delivery.wasUntaken = false;
+    delivery.offerWaitMs = Math.min(2 * delivery.offerWaitMs, limits.offerWaitMsMax);
   }
 
   #taken(command: Command): void {

@@ -239,6 +239,17 @@ test('a worker that answers an offer after its end gets the command at once, not
   expect(session.taken).toHaveLength(1);
 });
 
+test('a worker that always needs longer than the wait of an offer gets the command', async () => {
+  const session = listen(there, { confirmed: true });
+  await steadySleep(200);
+  const publish = there.bus.publish.bind(there.bus);
+  vi.spyOn(there.bus, 'publish').mockImplementation((...message) => {
+    setTimeout(() => publish(...message), 2 * limits.offerWaitMs);
+  });
+  expect(await call(here, 'slow', true, 10_000)).toEqual({ kind: 'delivered' });
+  expect(session.taken).toHaveLength(1);
+});
+
 test('commands of two owners reach a session that opens later in the order of their ids', async () => {
   const callings = [];
   for (let n = 0; n < 6; n += 1) {
@@ -389,6 +400,17 @@ test('without the bus a session of the same worker is still served', async () =>
   await takes(session, 1);
   await here.rpc.reply(replying, session.taken[0]!.request.id, '2');
   expect(await calling).toEqual({ kind: 'replied', text: '2' });
+});
+
+test('a persistent command whose offer found the bus away is offered again without the notice of a gap', async () => {
+  listen(there, { confirmed: true });
+  await steadySleep(200);
+  const connected = vi.spyOn(here.bus, 'connected', 'get').mockReturnValue(false);
+  await persist(here);
+  await vi.waitFor(() => expect(connected).toHaveBeenCalled(), 10_000);
+  connected.mockRestore();
+  await hasStatuses(['SENT', 'DELIVERED']);
+  await here.persistent.stop();
 });
 
 test('a persistent command without a confirmation is retried, and then failed with the reason', async () => {

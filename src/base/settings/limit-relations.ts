@@ -63,6 +63,7 @@ const rising: readonly (readonly Limit[])[] = [
   ['rpcStopMsMax', 'rpcLeaseMs'],
   ['rpcRepeatMsMin', 'rpcRepeatMsMax', 'rpcWaitMsMax'],
   ['offerWaitMs', 'rpcElderWaitMs'],
+  ['offerWaitMs', 'offerWaitMsMax', 'rpcStopMsMax'],
   ['eraseRetryMsMin', 'eraseRetryMsMax'],
   ['eraseAgainMsMax', 'eraseStatementMsMax', 'eraseBatchMsMax', 'eraseLeaseMs'],
   ['retentionLeaseMs', 'retentionMs'],
