@@ -43,6 +43,7 @@ const topic = 'v1/devices/me/telemetry';
 class MemoryTransport implements Transport {
   readonly remoteAddress = '192.0.2.1';
   bufferedBytes = 0;
+  hasEnded = false;
   written: Buffer[] = [];
   paused = false;
   end_ = '';
@@ -443,6 +444,22 @@ describe('flow control', () => {
     for (const each of publishes) each.acknowledge();
     await sent();
     expect(session().endedBy).toBe('connection_lost');
+  });
+
+  test('a message to a client that ends the connection before the message is written is not delivered', async () => {
+    const { sent, session, transport } = bench();
+    await sent();
+    const outcomes: boolean[] = [];
+    const push = () => session().push('v2/a', 'x', 0, (delivered) => outcomes.push(delivered));
+    push();
+    await sent();
+    push();
+    transport.hasEnded = true;
+    await sent();
+    expect(outcomes).toEqual([true, false]);
+    // The event of the close comes in a later turn of the loop: a message that was offered again would not wait for it.
+    expect([session().isGone, session().endedBy]).toEqual([true, undefined]);
+    expect(push()).toBe(false);
   });
 
   test("above the client's Maximum Packet Size nothing is pushed", async () => {

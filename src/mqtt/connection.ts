@@ -86,8 +86,9 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
     return this.#transport.remoteAddress;
   }
 
+  /** True also for a client that has ended the connection, before the event of the close. */
   get isGone(): boolean {
-    return this.#isGone || this.#state === 'closed';
+    return this.#isGone || this.#state === 'closed' || this.#transport.hasEnded;
   }
 
   get isReset(): boolean {
@@ -358,7 +359,7 @@ export class Connection implements TransportEvents, SessionLink, SignInOwner, Fl
 
   #isOpen(): boolean {
     assert(this.#session !== undefined, 'messages go to a connection with a session', this);
-    return this.#state === 'live' && !this.#isGone;
+    return this.#state === 'live' && !this.isGone;
   }
 
   #toClient(): Outgoing {

@@ -11,7 +11,7 @@ import { JournalWaiters } from './flow/journal-waiters.ts';
 import { TooLargeLog } from './flow/too-large-log.ts';
 import { Flusher } from './outgoing/flusher.ts';
 import { packets } from './sign-in/blocked.ts';
-import type { OpenConnection } from './transport/transport.ts';
+import { endMsMax, type OpenConnection } from './transport/transport.ts';
 import type { CloseReason } from './wire/close-reason.ts';
 
 const drainStepMs = 5;
@@ -107,11 +107,16 @@ export class Mqtt {
 
   /**
    * Closes the connections of this process at a rate, each when what it has sent is answered. Returns when none is left
-   * or the drain has begun. New connections are closed at once.
+   * and the last client had time to read its last bytes, or when the drain has begun. New connections are closed at
+   * once.
    */
   async handOver(perSecond: number): Promise<void> {
     this.#isHandingOver = true;
     await this.#closeAtRate(perSecond, Number.POSITIVE_INFINITY, () => this.#connections.size === 0);
+    // A WebSocket counts as closed before its last bytes are sent. The end of this process would reset the connection.
+    const { clock } = this.#deps;
+    const readAt = clock.monotonic() + endMsMax;
+    while (clock.monotonic() < readAt && !this.#draining) await systemScheduler.sleep(handOverStepMs);
   }
 
   /** Does the same with the oldest `count` connections, and takes new ones. Ignores a call during another. */

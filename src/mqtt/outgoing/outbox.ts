@@ -165,9 +165,12 @@ export class Outbox {
     isScratchInUse = false;
   }
 
-  /** Calls the callbacks of the packets that `flush` wrote. A callback may add packets. */
+  /**
+   * Calls the callbacks of the packets that `flush` wrote: with false when the connection has ended, which its owner
+   * may not know yet. A callback may add packets.
+   */
   confirm(): void {
-    this.#confirm(true);
+    if (this.#confirms !== undefined) this.#confirm(!this.#transport.hasEnded);
   }
 
   /** Drops all answers, because the connection has ended. */

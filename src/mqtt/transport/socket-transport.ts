@@ -4,12 +4,10 @@
  */
 import { Socket, type SocketConstructorOpts } from 'node:net';
 import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
-import type { OpenConnection, Transport, TransportEvents } from './transport.ts';
+import { endMsMax, type OpenConnection, type Transport, type TransportEvents } from './transport.ts';
 
 /** Sockets are half open, because a client may end its side while its sign-in is still running. */
 export const socketOptions = { noDelay: true, allowHalfOpen: true };
-
-const endMsMax = 2_000;
 
 /** The bytes of one read over TCP, for all sockets of the worker: each read is handled before the next one. */
 const readBuffer = Buffer.allocUnsafeSlow(64 * 1024);
@@ -52,7 +50,7 @@ export class SocketTransport implements Transport {
   readonly #socket: OwnedSocket;
   readonly events: TransportEvents;
   #paused = false;
-  #hasEnded = false;
+  #clientHasEnded = false;
   /** Set when this side has ended. */
   #endTimer: NodeJS.Timeout | undefined = undefined;
 
@@ -87,6 +85,10 @@ export class SocketTransport implements Transport {
     return handle === null || handle.getpeername({}) !== 0;
   }
 
+  get hasEnded(): boolean {
+    return !this.#socket.writable;
+  }
+
   /** Copies the bytes, because unsent bytes would be kept as a view. */
   write(bytes: Buffer): void {
     if (this.#socket.writable) this.#socket.write(Buffer.from(bytes));
@@ -100,12 +102,12 @@ export class SocketTransport implements Transport {
   resume(): void {
     this.#paused = false;
     this.#socket.resume();
-    if (this.#hasEnded) this.end();
+    if (this.#clientHasEnded) this.end();
   }
 
   /** Called when the client sends no more; received bytes may not be handled yet. */
   ended(): void {
-    this.#hasEnded = true;
+    this.#clientHasEnded = true;
     if (!this.#paused) this.end();
   }
 

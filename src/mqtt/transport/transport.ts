@@ -4,6 +4,9 @@
  */
 import type { ClientCertificate } from '../../onboarding/certificate-provision.ts';
 
+/** Time after the end of a connection in which its client reads what was written before. */
+export const endMsMax = 2_000;
+
 export interface Transport {
   readonly remoteAddress: string;
   /** Written bytes that have not left this process. */
@@ -12,6 +15,8 @@ export interface Transport {
   readonly sendingBytes?: number;
   /** True when the client has reset the connection, which a transport that is not read learns only here. */
   readonly isReset?: boolean;
+  /** True when written bytes do not reach the client: this side has ended, or the connection is closed. */
+  readonly hasEnded: boolean;
   /** Called when the client has sent its CONNECT, with credentials. */
   named?(): void;
   /** Sends all bytes, in order; a slow reader is visible in `bufferedBytes`. The caller may reuse the buffer. */

@@ -82,6 +82,10 @@ class WebSocketTransport implements Transport, WebSocketEvents {
     return this.#connection.bufferedBytes;
   }
 
+  get hasEnded(): boolean {
+    return this.#ended;
+  }
+
   named(): void {
     this.#unnamed.remove(this);
   }
