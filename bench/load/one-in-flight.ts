@@ -65,6 +65,11 @@ const connectMsMax = 20_000;
 const noConnection = `no connection within ${connectMsMax / 1000} s`;
 const connectTriesMax = 20;
 const retryMs = 500;
+/**
+ * A server closes a socket that is idle for seconds, which may meet a request on its way and then counts as a broken
+ * connection. So the sockets are used in turn when each of them then rests no longer than this.
+ */
+const restMsMax = 2_000;
 
 export class Loop {
   readonly #order: LoopOrder;
@@ -73,6 +78,8 @@ export class Loop {
   readonly #due = new DueTimes();
   readonly #counting: Counting;
   #hasBegun = false;
+  /** True when the rate is high enough for all sockets in turn; else few sockets carry it, and the others are idle. */
+  readonly #usesAll: boolean;
   /** An attempt had no answer before the run: further attempts would wait as long for nothing. */
   #isSilent = false;
   #stopping = false;
@@ -86,6 +93,7 @@ export class Loop {
       () => this.#open,
     );
     this.#slots = conversations.map((conversation) => new Slot(conversation));
+    this.#usesAll = (this.#slots.length / order.rate) * 1000 < restMsMax;
   }
 
   async run({ connected, stopped }: Course): Promise<ProcessResult> {
@@ -195,7 +203,7 @@ export class Loop {
   }
 
   #schedule(dueAt: number): void {
-    const slot = this.#idle.pop();
+    const slot = this.#usesAll ? this.#idle.shift() : this.#idle.pop();
     if (slot) this.#send(slot, dueAt);
     else this.#due.push(dueAt);
   }
