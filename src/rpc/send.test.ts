@@ -393,6 +393,14 @@ test('a command that gets its number after the end of this worker began is refus
   expect(here.rpc.waiting).toBe(0);
 });
 
+test('a command that the device may have executed when its worker stops is not to be sent again', async () => {
+  const session = await listenInForce(there);
+  const calling = call(here, 'open valve');
+  await takes(session, 1);
+  here.rpc.close();
+  await expect(calling).rejects.toMatchObject({ status: 504, reason: 'rpc_doubtful' });
+});
+
 test('without the bus a session of the same worker is still served', async () => {
   await here.bus.close();
   const session = listen(here);

@@ -179,7 +179,7 @@ export class Rpc {
   /** Refuses all waiting callers, who may send the command again to another server. */
   close(): void {
     this.#isClosed = true;
-    for (const call of [...this.#calls]) call.fail(draining());
+    for (const call of [...this.#calls]) call.stopping(draining());
     this.#waiters.close();
   }
 

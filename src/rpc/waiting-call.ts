@@ -2,7 +2,7 @@
  * A command whose caller waits for its outcome at this worker (`send.ts`). Each event of the command ends the wait, or
  * changes what the end will mean: once a session may have taken the command, the device may have executed it.
  */
-import { tooLarge } from '../base/errors.ts';
+import { type Fault, tooLarge } from '../base/errors.ts';
 import { busAway, mayHaveRun, otherCustomer, type RpcCall, type RpcOutcome } from './rpc.ts';
 import type { Command } from './waiters.ts';
 
@@ -86,6 +86,11 @@ export class WaitingCall implements Command {
 
   away(): void {
     this.fail(this.#mayRun ? mayHaveRun() : busAway());
+  }
+
+  /** Ends the wait because this worker stops. A caller that sends the command again must know what it may do twice. */
+  stopping(refusal: Fault): void {
+    this.fail(this.#mayRun || this.#isGranted ? mayHaveRun() : refusal);
   }
 
   doubtful(): void {
