@@ -4,11 +4,10 @@ import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { limits } from '../../src/base/limits.ts';
 import { openPostgres, type Postgres } from '../../src/postgres/client.ts';
 import { eventually } from '../harness/api.ts';
 import { type Engine, startEngine } from '../harness/engine.ts';
-import { connectMqtt, MqttClient } from '../harness/mqtt-client.ts';
+import { connectMqtt, type MqttClient } from '../harness/mqtt-client.ts';
 import { silentLog as log } from '../harness/silent-log.ts';
 
 const devices = 600;
@@ -88,22 +87,4 @@ test('sign-ins that wait for the lookups of others get their own, however long t
   expect(engine.events('logins_unanswered').slice(unansweredBefore)).toEqual([]);
   expect(after).toEqual({ ...before, accepted: before['accepted']! + devices });
   reset(clients);
-});
-
-test('a CONNECT that comes after a long pause is answered; without CONNECT a connection ends', async () => {
-  // TCP repeats a packet after 200 ms, then after twice the pause before: the seventh pause is 12.8 s long.
-  const pauseMs = 13_000;
-  const before = await countsBy('mqtt_disconnects_total', 'reason');
-  const beforeMs = performance.now();
-  const open = () => MqttClient.open({ port: engine.mqttPort });
-  const [late, silent] = [await open(), await open()];
-  await sleep(pauseMs);
-  expect((await late.connect({ token: tokens[0]! })).reasonCode).toBe(0);
-  late.cut();
-  await silent.closed(limits.mqttConnectMsMax);
-  expect(performance.now() - beforeMs).toBeGreaterThanOrEqual(limits.mqttConnectMsMax);
-  await eventually(async () => {
-    const { connect_timeout: count = 0 } = await countsBy('mqtt_disconnects_total', 'reason');
-    return count === (before['connect_timeout'] ?? 0) + 1;
-  });
 });

@@ -1,5 +1,5 @@
 /**
- * CONNECT has to arrive within ten seconds after the connection (docs/mqtt.md#connect): a client that sends nothing and
+ * CONNECT has to arrive within 30 seconds after the connection (docs/mqtt.md#connect): a client that sends nothing and
  * one that sends single bytes are closed alike.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -7,18 +7,18 @@ import { connect } from 'node:tls';
 import { describe, expect, test } from 'vitest';
 import { connectBytes } from '../../harness/mqtt-bytes.ts';
 import { type MqttClient, withSocket } from '../../harness/mqtt-client.ts';
-import { mqttsEngine } from '../../harness/shared-engine.ts';
+import { mqttsEngine, newDevice } from '../../harness/shared-engine.ts';
 
 async function endsInTime(client: MqttClient): Promise<void> {
   const before = performance.now();
-  await client.closed(20_000);
+  await client.closed(45_000);
   expect(client.received).toEqual([]);
-  expect(performance.now() - before).toBeGreaterThan(8_000);
+  expect(performance.now() - before).toBeGreaterThan(28_000);
 }
 
-// The tests run at the same time, because all of them wait for ten seconds.
+// The tests run at the same time, because all of them wait for 30 seconds.
 describe.concurrent('slow CONNECT', () => {
-  test('silence ends the connection after ten seconds', () => withSocket({}, endsInTime));
+  test('silence ends the connection after 30 seconds', () => withSocket({}, endsInTime));
 
   test('half a CONNECT and silence', () =>
     withSocket({}, async (client) => {
@@ -37,6 +37,14 @@ describe.concurrent('slow CONNECT', () => {
       })();
       await endsInTime(client);
       await drip;
+    }));
+
+  test("a CONNECT after a pause of the client's TCP in a storm is answered", () =>
+    withSocket({}, async (client) => {
+      // TCP repeats a packet after 200 ms, then after twice the pause before: the seventh pause is 12.8 s long.
+      await sleep(13_000);
+      const { token } = await newDevice();
+      expect((await client.connect({ token })).reasonCode).toBe(0);
     }));
 
   test('TLS: a client that sends nothing after the handshake', () => {
