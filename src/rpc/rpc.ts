@@ -102,11 +102,12 @@ export function replyId(text: string): number | undefined {
   return id === (id | 0) ? id : undefined;
 }
 
-export function mayHaveRun(): Fault {
+const unconfirmed = 'the worker of its session did not say whether the session took it';
+
+export function mayHaveRun(cause = unconfirmed): Fault {
   return new Fault(
     'rpc_doubtful',
-    'The device may have executed the command: the worker of its session did not say whether the session took it. ' +
-      'Read the state of the device before you send the command again.',
+    `The device may have executed the command: ${cause}. Read the state of the device before you send the command again.`,
   );
 }
 

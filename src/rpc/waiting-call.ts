@@ -90,7 +90,7 @@ export class WaitingCall implements Command {
 
   /** Ends the wait because this worker stops. A caller that sends the command again must know what it may do twice. */
   stopping(refusal: Fault): void {
-    this.fail(this.#mayRun || this.#isGranted ? mayHaveRun() : refusal);
+    this.fail(this.#mayRun || this.#isGranted ? mayHaveRun('this server stops before it has the outcome') : refusal);
   }
 
   doubtful(): void {
