@@ -107,7 +107,7 @@ export class Mqtt {
 
   /**
    * Closes the connections of this process at a rate, each when what it has sent is answered. Returns when none is left
-   * and the last client had time to read its last bytes, or when the drain has begun. New connections are closed at
+   * and the last client had time to read the last bytes, or when the drain has begun. New connections are closed at
    * once.
    */
   async handOver(perSecond: number): Promise<void> {

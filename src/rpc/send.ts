@@ -176,7 +176,10 @@ export class Rpc {
     return command.stage === 'taken' || this.#offering.isOffered(command);
   }
 
-  /** Refuses all waiting callers, who may send the command again to another server. */
+  /**
+   * Ends the waits of all callers. A caller may send a command again to another server when no session has taken the
+   * command.
+   */
   close(): void {
     this.#isClosed = true;
     for (const call of [...this.#calls]) call.stopping(draining());

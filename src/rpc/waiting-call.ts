@@ -88,7 +88,10 @@ export class WaitingCall implements Command {
     this.fail(this.#mayRun ? mayHaveRun() : busAway());
   }
 
-  /** Ends the wait because this worker stops. A caller that sends the command again must know what it may do twice. */
+  /**
+   * Ends the wait because this worker stops: with `refusal`, after which the caller may send the command again, unless
+   * the device may have executed the command.
+   */
   stopping(refusal: Fault): void {
     this.fail(this.#mayRun || this.#isGranted ? mayHaveRun('this server stops before it has the outcome') : refusal);
   }

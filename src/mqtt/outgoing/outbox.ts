@@ -166,8 +166,8 @@ export class Outbox {
   }
 
   /**
-   * Calls the callbacks of the packets that `flush` wrote: with false when the connection has ended, which its owner
-   * may not know yet. A callback may add packets.
+   * Calls the callbacks of the packets that `flush` wrote: with false when the transport has ended, because the packets
+   * did not leave then. A callback may add packets.
    */
   confirm(): void {
     if (this.#confirms !== undefined) this.#confirm(!this.#transport.hasEnded);
