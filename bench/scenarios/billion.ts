@@ -69,8 +69,9 @@ export async function runBillion(settings: BenchSettings): Promise<boolean> {
   const sampled = { samples: billion.samples, workers };
   try {
     await createFleet(engine.api, gatewayPrefix, plan.gateways, () => ({ additionalInfo: { gateway: true } }));
+    const rounded = plan.points === billion.points ? '' : ` (${figure(billion.points)} rounded to whole messages)`;
     say(
-      `${figure(plan.points)} points: ${figure(plan.devices)} devices of ${plan.gateways} gateways, ` +
+      `${figure(plan.points)} points${rounded}: ${figure(plan.devices)} devices of ${plan.gateways} gateways, ` +
         `${plan.keys.length} keys each, ${plan.turns} records each, over one day`,
     );
     const { made, tenths, loads } = await store(engine, plan, billion);

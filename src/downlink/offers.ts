@@ -82,7 +82,8 @@ export class Offers {
   }
 
   #answerGrant({ from, id, heardAt, waitMs, device, topic, message }: OfferPacket & { kind: 'grant' }): void {
-    const isLate = this.#worker.clock.monotonic() - heardAt > (waitMs ?? limits.offerWaitMs);
+    const waitMsMax = Math.min(waitMs ?? limits.offerWaitMs, limits.offerWaitMsMax);
+    const isLate = this.#worker.clock.monotonic() - heardAt > waitMsMax;
     const taken = !isLate && this.#worker.offerHere(device, topic, message);
     this.#send(from, { kind: 'answer', from: this.#worker.node, id, taken });
   }
