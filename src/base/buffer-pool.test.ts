@@ -32,3 +32,11 @@ it('keeps few buffers, no large ones, and none for long', () => {
   vi.advanceTimersByTime(1_000);
   expect(pool.freeBytes).toBe(0);
 });
+
+it('takes memory that V8 does not count, but little of it: no large buffers, and few that are never given back', () => {
+  const pool = new BufferPool({ countMax: 2, bytesMax: 4 * mebibyte });
+  const isShared = ({ buffer }: Buffer) => (buffer as ArrayBufferLike) instanceof SharedArrayBuffer;
+  expect(isShared(pool.take(5 * mebibyte))).toBe(false);
+  const taken = Array.from({ length: 6 }, () => pool.take(4 * mebibyte));
+  expect(taken.map(isShared)).toEqual([true, true, true, true, false, false]);
+});

@@ -1,17 +1,26 @@
 /**
- * Keeps large buffers for their next use. V8 counts the bytes of buffers as those of its heap, so new ones in each
- * second make V8 mark the whole heap again and again: half a second of CPU where a worker has 500 000 sessions. The
- * owner of a buffer gives it back when nothing else uses it. Buffers that are not taken for a while are freed.
+ * Keeps large buffers for their next use. V8 counts the bytes of a buffer as those of its heap, so 50 MB of new ones
+ * make V8 mark the whole heap: more than a second of CPU where a worker has 500 000 sessions. V8 does not count shared
+ * memory, so the buffers are made of shared memory, which no other thread uses. V8 also frees shared memory late, so
+ * there is little of it: further buffers, and buffers that are too large to be kept, are ordinary ones. The owner of a
+ * buffer gives it back when nothing else uses it. Buffers that are not taken for a while are dropped.
  */
 
 /** Sizes are rounded up to a multiple of these bytes, so that buffers of about one size serve each other's uses. */
 const stepBytes = 1024 * 1024;
 const keptMs = 10_000;
+/** The most shared memory, as a multiple of what is kept: a growing load takes some sizes before its last one. */
+const sharedShare = 2;
 
 export class BufferPool {
   readonly #countMax: number;
   readonly #bytesMax: number;
-  readonly #free: ArrayBuffer[] = [];
+  readonly #free: ArrayBufferLike[] = [];
+  /** Bytes of shared memory that V8 has not collected. */
+  #sharedBytes = 0;
+  readonly #shared = new FinalizationRegistry<number>((bytes) => {
+    this.#sharedBytes -= bytes;
+  });
   #timer: NodeJS.Timeout | undefined;
 
   /** Keeps at most `countMax` buffers of at most `bytesMax` bytes each. */
@@ -34,17 +43,22 @@ export class BufferPool {
 
   /** Takes a buffer of `take` back, or a view of its memory. */
   give({ buffer }: Buffer): void {
-    const memory = buffer as ArrayBuffer;
-    if (memory.byteLength > this.#bytesMax) return;
+    if (buffer.byteLength > this.#bytesMax) return;
     // The latest sizes are the likeliest to come again.
-    this.#free.unshift(memory);
+    this.#free.unshift(buffer);
     this.#free.length = Math.min(this.#free.length, this.#countMax);
     this.#timer ??= setTimeout(() => this.#clear(), keptMs).unref();
     this.#timer.refresh();
   }
 
-  #allocate(bytes: number): ArrayBuffer {
-    return Buffer.allocUnsafeSlow(Math.ceil(bytes / stepBytes) * stepBytes).buffer;
+  #allocate(bytes: number): ArrayBufferLike {
+    const size = Math.ceil(bytes / stepBytes) * stepBytes;
+    const sharedMax = sharedShare * this.#countMax * this.#bytesMax;
+    if (size > this.#bytesMax || this.#sharedBytes + size > sharedMax) return Buffer.allocUnsafeSlow(size).buffer;
+    const memory = new SharedArrayBuffer(size);
+    this.#sharedBytes += size;
+    this.#shared.register(memory, size);
+    return memory;
   }
 
   #clear(): void {

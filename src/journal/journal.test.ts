@@ -118,10 +118,12 @@ test('the memory of a unit is used again when the unit is confirmed, not earlier
   expect(memoryOf(second)).not.toBe(memoryOf(first));
   expect([first, second].map(({ payloads }) => payloads[0]!.toString('latin1', 0, 2))).toEqual(['1;', '2;']);
   await journal.confirm(second);
-  await journal.append([frame(3), frame(4, 1, 1), frame(5, 1, 1)]);
+  await journal.append([frame(3)]);
   const third = (await journal.next(0, all))!;
-  expect([memoryOf(third), third.orders]).toEqual([memoryOf(second), [3n]]);
+  expect(third.orders).toEqual([3n]);
+  expect(memoryOf(third)).toBe(memoryOf(second));
   expect(first.payloads[0]!.toString('latin1', 0, 2)).toBe('1;');
+  await journal.append([frame(4, 1, 1), frame(5, 1, 1)]);
   // Rows of many days are stored for long beside their lane.
   const late = (await journal.next(1, { rowsMax: 1, bytesMax: 1e9 }))!;
   for (const unit of [first, third, late]) await journal.confirm(unit);
