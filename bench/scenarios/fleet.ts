@@ -3,8 +3,8 @@
  * thousand that runs beside, in turn: each device sends its first message ever, then the engine starts again and its
  * first minute counts, then telemetry of devices drawn at random over HTTP and over MQTT at QoS 1, and devices that
  * send steadily. Over MQTT gateways speak for all devices, because a machine has not enough ports for a million
- * connections; the load begins when all sessions are written down. A rate counts only what was found in ClickHouse, and
- * begins ten seconds after a start or after the connects: until then V8 collects the garbage of a million connects.
+ * connections; the load begins when all sessions are written down. A rate counts only what was found in ClickHouse. It
+ * begins after the warm-up, in which buffers grow and V8 collects the garbage of a million connects.
  */
 import { existsSync, renameSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
@@ -241,10 +241,7 @@ function afterFirstPart({ rates }: FirstMinute): number {
   return rates.slice(1).reduce((sum, rate) => sum + rate, 0) / (rates.length - 1);
 }
 
-/**
- * Returns the messages/s that were acknowledged after the warm-up, by the time from its end until ClickHouse had all
- * rows.
- */
+/** Returns the messages that were acknowledged after the warm-up, divided by that time and the wait for ClickHouse. */
 function storedRate({ requestsPerSecond, measuredSeconds, drainSeconds }: MeasuredLoad): number {
   return (requestsPerSecond * measuredSeconds) / (measuredSeconds + drainSeconds);
 }

@@ -1,26 +1,26 @@
 /**
  * Keeps large buffers for their next use. V8 counts the bytes of a buffer as those of its heap, so 50 MB of new ones
  * make V8 mark the whole heap: more than a second of CPU where a worker has 500 000 sessions. V8 does not count shared
- * memory, so the buffers are made of shared memory, which no other thread uses. V8 also frees shared memory late, so
- * there is little of it: further buffers, and buffers that are too large to be kept, are ordinary ones. The owner of a
- * buffer gives it back when nothing else uses it. Buffers that are not taken for a while are dropped.
+ * memory, so the buffers are made of shared memory, which no other JavaScript thread uses. V8 also frees shared memory
+ * late, so a process has little of it: further buffers, and buffers that are too large to be kept, are ordinary ones.
+ * The owner of a buffer gives it back when nothing else uses it. Buffers that are not taken for a while are dropped.
  */
 
 /** Sizes are rounded up to a multiple of these bytes, so that buffers of about one size serve each other's uses. */
 const stepBytes = 1024 * 1024;
 const keptMs = 10_000;
-/** The most shared memory, as a multiple of what is kept: a growing load takes some sizes before its last one. */
-const sharedShare = 2;
+/** Shared memory of all pools: what the pools of a lane keep, and smaller sizes that a growing load took before. */
+const sharedBytesMax = 128 * 1024 * 1024;
+/** Bytes of shared memory that V8 has not collected. */
+let sharedBytes = 0;
+const shared = new FinalizationRegistry<number>((bytes) => {
+  sharedBytes -= bytes;
+});
 
 export class BufferPool {
   readonly #countMax: number;
   readonly #bytesMax: number;
   readonly #free: ArrayBufferLike[] = [];
-  /** Bytes of shared memory that V8 has not collected. */
-  #sharedBytes = 0;
-  readonly #shared = new FinalizationRegistry<number>((bytes) => {
-    this.#sharedBytes -= bytes;
-  });
   #timer: NodeJS.Timeout | undefined;
 
   /** Keeps at most `countMax` buffers of at most `bytesMax` bytes each. */
@@ -53,11 +53,11 @@ export class BufferPool {
 
   #allocate(bytes: number): ArrayBufferLike {
     const size = Math.ceil(bytes / stepBytes) * stepBytes;
-    const sharedMax = sharedShare * this.#countMax * this.#bytesMax;
-    if (size > this.#bytesMax || this.#sharedBytes + size > sharedMax) return Buffer.allocUnsafeSlow(size).buffer;
+    const isShared = size <= this.#bytesMax && sharedBytes + size <= sharedBytesMax;
+    if (!isShared) return Buffer.allocUnsafeSlow(size).buffer;
     const memory = new SharedArrayBuffer(size);
-    this.#sharedBytes += size;
-    this.#shared.register(memory, size);
+    sharedBytes += size;
+    shared.register(memory, size);
     return memory;
   }
 
